@@ -124,8 +124,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let told = format!("{:#}", of("sqlite", Some(&pipe)).unwrap_err());
-        assert!(told.contains("pipe: it is a pipe, and a regular file is expected"), "{told}");
+        let error = format!("{:#}", of("sqlite", Some(&pipe)).unwrap_err());
+        assert!(error.contains("pipe: it is a pipe, and a regular file is expected"), "{error}");
 
         let (reader, mut writer) = io::pipe().unwrap();
         io::Write::write_all(&mut writer, b"postgres://ann:hush@db/journal\n").unwrap();

@@ -86,8 +86,8 @@ impl TaskSupervisor {
         let (supervisor, (tell, begun)) = (self.clone(), std::sync::mpsc::channel());
         spawn_thread(name, move || {
             // If nobody receives the answer, the caller has ended.
-            let tell = |told| {
-                tell.send(told).ok();
+            let tell = |result| {
+                tell.send(result).ok();
             };
             let runtime = match Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
@@ -259,8 +259,8 @@ mod tests {
         // Nothing else runs on the only thread of this test meanwhile.
         heard.recv_timeout(Duration::from_secs(30)).unwrap();
         let refuse = || Err::<std::future::Ready<Result<()>>, _>(anyhow!("the address is taken"));
-        let told = tasks.spawn_apart("refused", TaskFate::Finite, refuse).unwrap_err();
-        assert_eq!(told.to_string(), "the address is taken");
+        let error = tasks.spawn_apart("refused", TaskFate::Finite, refuse).unwrap_err();
+        assert_eq!(error.to_string(), "the address is taken");
         tasks.await_all().await.unwrap();
     }
 

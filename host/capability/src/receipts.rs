@@ -16,8 +16,9 @@ use kubewitness_core::{Seq, State, StateId};
 /// lane blocks its cursor while a million later states are finished. It then waits for that lane.
 pub const MAX_RECEIPTS: usize = 1_000_000;
 
-/// The most receipts that are read back, the newest first: those above the cursor, and as many that stay below it. Without
-/// an order, a database gives the oldest, and the states of the newest ones would be applied again.
+/// The most receipts that are read back, the newest first: those above the cursor, and as many below it.
+/// Without an order, a database would return the oldest, and the states of the newest receipts would be
+/// applied again.
 pub const READ_RECEIPTS: i64 = 2 * MAX_RECEIPTS as i64;
 
 /// How long receipts stay after a cursor beyond them was saved. Standby servers lag by seconds, and this

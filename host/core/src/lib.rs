@@ -34,5 +34,5 @@ pub use model::{address, calendar, clock, document, frames, kinds, limits, proje
 pub use state::{Change, Gap, ObjectRef, Seq, State, StateId, Status};
 pub use version::Version;
 
-/// An error of another crate, which nobody here tells from others.
+/// An error of another crate that this crate does not distinguish.
 pub type BoxedError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,4 +1,4 @@
-//! Checks an expression: its size, its nesting, and that every name in it exists.
+//! Checks an expression: its size, its nesting, and whether every name in it exists.
 
 use cel::common::ast::{EntryExpr, Expr};
 use cel::parser::Expression;
@@ -8,7 +8,7 @@ use crate::cost::literal_text;
 use crate::values::{FIELDS, OF_DOCUMENT, OF_STATUS};
 use crate::{FilterFault, MATCHES, is_state};
 
-/// Names that are values themselves.
+/// Names that stand for values.
 const CONSTANTS: [&str; 9] = ["int", "uint", "double", "bool", "string", "bytes", "list", "map", "type"];
 const FUNCTIONS: [&str; 17] = [
     "has",
@@ -31,7 +31,7 @@ const FUNCTIONS: [&str; 17] = [
 ];
 
 pub(crate) struct CheckedPart {
-    /// How deeply its loops are nested.
+    /// The depth of its nested loops.
     pub loops: u32,
     pub needs_document: bool,
     /// The patterns of `matches`.
@@ -55,8 +55,7 @@ pub(crate) fn check(text: &str, expression: &mut Expression) -> Result<CheckedPa
 }
 
 impl CheckWalk<'_> {
-    /// Makes a fault for a name. The syntax tree has no positions, so the name is searched in the text as a
-    /// word.
+    /// A fault at a name. The syntax tree has no positions, so the name is searched in the text as a word.
     fn fault_at_name(&self, name: &str, message: String) -> FilterFault {
         let is_word = |at: usize| {
             let is_part = |c: char| c.is_alphanumeric() || c == '_';
@@ -147,13 +146,13 @@ impl CheckWalk<'_> {
         ))
     }
 
-    /// Operators have function names that an expression can't contain.
+    /// Operators are functions whose names an expression can't contain.
     fn check_function(&self, name: &str) -> Result<(), FilterFault> {
         let is_written = name.starts_with(|c: char| c.is_ascii_alphabetic());
         if !is_written || FUNCTIONS.contains(&name) {
             return Ok(());
         }
-        let told = format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "));
-        Err(self.fault_at_name(name, with_nearest(&told)))
+        let message = format!("there is no function `{name}`; there are {}", FUNCTIONS.join(", "));
+        Err(self.fault_at_name(name, with_nearest(&message)))
     }
 }

@@ -1,5 +1,5 @@
-//! Estimates the cost of an evaluation before it begins. A time limit was not possible: the interpreter can't
-//! be interrupted, and it copies what a filter builds.
+//! Estimates the cost of an evaluation before it begins. A time limit is impossible, because the interpreter
+//! can't be interrupted, and it copies whatever a filter builds.
 //!
 //! The estimate walks the expression once. It knows the sizes of the document and the state, and the length
 //! of the longest list. A loop's variable stands for one element. All elements of a list together are as
@@ -83,7 +83,7 @@ pub(crate) fn find_excess(
     }
 }
 
-/// Bytes: a fixed number, plus how often the element of each surrounding loop.
+/// A size in bytes: a fixed part, and a factor for the element of each surrounding loop.
 #[derive(Clone, Default)]
 struct CostSize {
     fixed: u64,
@@ -109,7 +109,7 @@ impl CostSize {
         self
     }
 
-    /// The size over all rounds of a loop. `depth` is the loop's place among the surrounding ones.
+    /// The size over all rounds of a loop. `depth` is the number of loops around it.
     fn over_rounds(mut self, depth: usize, rounds: u64, range: &Self) -> Self {
         let own = if self.elements.len() > depth { self.elements.remove(depth) } else { 0 };
         let mut all = self.multiplied_by(rounds);
@@ -159,7 +159,7 @@ impl<'a> CostEstimate<'a> {
             Expr::Ident(name) => self.estimate_named(name),
             Expr::Select(select)
                 if is_state(&select.operand)
-                    // A loop may give its variable this name.
+                    // A loop's variable may hide the input of this name.
                     && self.names.iter().all(|(name, _)| *name != "state")
                     && !OF_DOCUMENT.contains(&select.field.as_str()) =>
             {
@@ -170,7 +170,7 @@ impl<'a> CostEstimate<'a> {
             }
             Expr::Select(select) => {
                 let operand = self.estimate_value(&select.operand);
-                self.taken_out(&select.operand, operand)
+                self.part_of(&select.operand, operand)
             }
             Expr::Call(call) => self.estimate_call(call),
             Expr::List(list) => {
@@ -207,8 +207,8 @@ impl<'a> CostEstimate<'a> {
         }
     }
 
-    /// A part of a value. It is copied, unless the value is an input of the evaluation.
-    fn taken_out(&mut self, from: &Expression, whole: EstimatedValue) -> EstimatedValue {
+    /// The estimate for a part of a value. It is copied, unless the value is an input of the evaluation.
+    fn part_of(&mut self, from: &Expression, whole: EstimatedValue) -> EstimatedValue {
         if !is_given(from) {
             self.bytes.add(&whole.size);
         }
@@ -251,7 +251,7 @@ impl<'a> CostEstimate<'a> {
                 _,
             ) => EstimatedValue::small_value(),
             (operators::CONDITIONAL, _) => all,
-            (operators::INDEX, [whole, _]) => self.taken_out(operands[0], whole.clone()),
+            (operators::INDEX, [whole, _]) => self.part_of(operands[0], whole.clone()),
             (operators::EQUALS | operators::NOT_EQUALS, [one, other]) => {
                 self.bytes.add(lesser_size(&one.size, &other.size));
                 EstimatedValue::small_value()
@@ -335,7 +335,7 @@ fn lesser_size<'s>(one: &'s CostSize, other: &'s CostSize) -> &'s CostSize {
     }
 }
 
-/// Whether it names an input of the evaluation, or a part of one.
+/// Whether an expression names an input of the evaluation, or a part of one.
 fn is_given(expression: &Expression) -> bool {
     match &expression.expr {
         Expr::Ident(_) => true,
@@ -345,7 +345,7 @@ fn is_given(expression: &Expression) -> bool {
     }
 }
 
-/// The literal text.
+/// The text of a literal.
 pub(crate) fn literal_text(expression: &Expression) -> Option<&str> {
     match &expression.expr {
         Expr::Literal(LiteralValue::String(text)) => Some(text.inner()),

@@ -117,12 +117,12 @@ impl CelFilter {
         Ok(Self { text: text.to_owned(), expression, patterns: Arc::new(patterns), needs_document })
     }
 
-    /// Whether it reads `object`, or a field of `state` that only the document has.
+    /// Whether the filter reads `object`, or a field of `state` that only the document contains.
     pub fn needs_document(&self) -> bool {
         self.needs_document
     }
 
-    /// Whether it wants this state.
+    /// Whether the filter selects this state.
     pub fn wants_state(&self, state: &State, document: Option<&[u8]>) -> Result<bool, FilterEvaluationError> {
         let bytes = document.filter(|bytes| self.needs_document && !bytes.is_empty()).unwrap_or_default();
         if bytes.len() > DOCUMENT_BYTES {

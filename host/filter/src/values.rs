@@ -118,7 +118,7 @@ pub(crate) fn json_value(value: &serde_json::Value) -> Value {
     }
 }
 
-/// The length of its longest list or map.
+/// The length of the longest list or map in a value.
 pub(crate) fn longest_part(value: &serde_json::Value) -> u64 {
     let deeper =
         |values: &mut dyn Iterator<Item = &serde_json::Value>| values.map(longest_part).max().unwrap_or(0);
@@ -129,7 +129,7 @@ pub(crate) fn longest_part(value: &serde_json::Value) -> u64 {
     }
 }
 
-/// The approximate bytes of the state without its document: its texts, and some for its other fields.
+/// The approximate bytes of the state without its document: its texts, and an allowance for its other fields.
 pub(crate) fn approximate_bytes(state: &State) -> u64 {
     let of_object = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;

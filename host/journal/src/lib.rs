@@ -42,8 +42,8 @@ pub use phases::{
 };
 pub use progress::OpeningProgress;
 pub use read::{
-    AtPage, AtQuery, EndedObject, EndedPage, EndedQuery, KnownIds, MomentKnowledge, ObjectAt, ObjectFilter,
-    ObjectStory, PluginAccount, PluginAccounts, ThenCursor, TimePosition, WALKED, account_at,
+    AtCursor, AtPage, AtQuery, EndedObject, EndedPage, EndedQuery, KnownIds, MomentKnowledge, ObjectAt,
+    ObjectFilter, ObjectStory, PluginAccount, PluginAccounts, TimePosition, WALKED, account_at,
     commit_notes_at, ids_at,
 };
 pub use report::{

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::store::StoreReader;
 use crate::store::rows::StoreResult;
 
-/// Counted in states. The total is unknown until the journal is open.
+/// The progress of a read, in states. The total is unknown until the journal is open.
 #[derive(Debug, Default)]
 pub struct OpeningProgress {
     done: AtomicU64,

@@ -11,12 +11,12 @@ use kubewitness_core::ports::PluginPause;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// The damage and the remedy if somebody removed or replaced a journal in use.
+/// The damage and the remedy after somebody removed or replaced a journal in use.
 pub(crate) const LOST: &str = "states that no copy of the journal holds are lost. Put a copy back and start again: \
     the controller reads from the cluster what the copy lacks, as far as the cluster still has it. Without a copy, \
     start with an empty place: a new journal begins there with the objects that exist then";
 
-/// The remedy for rows that the journal has not written so. `journal verify` uses the same text.
+/// The remedy for rows that differ from what the journal wrote. `journal verify` uses the same text.
 pub(crate) const RESTORE: &str = "stop, keep the damaged journal, and restore the newest copy that `journal verify` \
     finds whole: the controller reads from the cluster what the copy lacks, as far as the cluster still has it";
 
@@ -227,7 +227,7 @@ pub enum RetentionHolder {
 }
 
 impl RetentionHolder {
-    /// Whether this is intended, so that nobody needs to act.
+    /// Whether the hold is intended, so that nobody needs to act.
     pub fn is_meant(&self) -> bool {
         matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
     }

@@ -1,4 +1,5 @@
-//! The controller's side of `wit/`, generated. States are lent to the guest, not copied: they are the hot path.
+//! The controller's side of `wit/`, generated. The guest borrows states instead of copying them, because they
+//! are the hot path.
 
 wasmtime::component::bindgen!({
     path: "../../wit",
@@ -21,7 +22,7 @@ pub use kubewitness::plugin::{
     clock, config, documents, http, kv, ledger, lister, log, mail, outcomes, persons, sql, types,
 };
 
-/// The export that a plugin may have in addition.
+/// The additional export that a plugin may have.
 pub mod ticks {
     wasmtime::component::bindgen!({
         path: "../../wit",

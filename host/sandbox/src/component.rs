@@ -23,8 +23,8 @@ use crate::guest::GuestState;
 use crate::instance::GuestInstance;
 use crate::plugin::SandboxPlugin;
 
-/// How many faults of a configuration are reported at once: a person fixes no more.
-const FAULTS: usize = 50;
+/// How many faults of a configuration are reported at once, as many as a person fixes at once.
+const MOST_FAULTS: usize = 50;
 
 /// A component's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct ComponentDescription {
     pub version: String,
     /// The grants without which it cannot work: `kv`, `sql:main`, …
     pub needs: Vec<String>,
-    /// The grants that it also needs, or may use, depending on its configuration.
+    /// The grants that it also needs, or may use, with some configurations.
     #[serde(default)]
     pub sometimes: ConditionalNeeds,
     /// The JSON Schema of its configuration; empty if it has none.
@@ -49,15 +49,15 @@ impl ComponentDescription {
 }
 
 /// The limit of each text in a component's description, and of the number of its needs. People read them.
-const SAID: usize = 256;
-const NEEDS: usize = 100;
+const TEXT_BYTES: usize = 256;
+const MOST_NEEDS: usize = 100;
 /// A larger schema is not read: each manifest is checked against it.
 const SCHEMA_BYTES: usize = 256 << 10;
 
 impl From<handler::Description> for ComponentDescription {
     fn from(said: handler::Description) -> Self {
-        let short = |text: &String| shorten_text(text, SAID).into_owned();
-        let needs = said.needs.iter().take(NEEDS).map(short).collect();
+        let short = |text: &String| shorten_text(text, TEXT_BYTES).into_owned();
+        let needs = said.needs.iter().take(MOST_NEEDS).map(short).collect();
         // A truncated schema would refuse valid configurations.
         let config_schema = said.config_schema.clone();
         let config_schema = if config_schema.len() > SCHEMA_BYTES { String::new() } else { config_schema };
@@ -75,17 +75,18 @@ impl From<handler::Description> for ComponentDescription {
 /// and `may-need` of its description say.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConditionalNeeds {
-    /// A field of the configuration, whether it must be present or absent, and what is needed then.
+    /// For each condition, the field, whether it must be present or absent, and the need.
     needs: Vec<(String, bool, String)>,
     may: Vec<String>,
 }
 
 impl ConditionalNeeds {
     fn of(extra: &[(String, String)]) -> Self {
-        let short = |text: &str| shorten_text(text, SAID).into_owned();
+        let short = |text: &str| shorten_text(text, TEXT_BYTES).into_owned();
         let mut all = Self::default();
-        for (key, value) in extra.iter().take(NEEDS) {
-            let list = value.split(',').map(str::trim).filter(|need| !need.is_empty()).take(NEEDS).map(short);
+        for (key, value) in extra.iter().take(MOST_NEEDS) {
+            let list =
+                value.split(',').map(str::trim).filter(|need| !need.is_empty()).take(MOST_NEEDS).map(short);
             match key.split_once(':') {
                 Some(("needs-with", field)) => all.needs.extend(list.map(|need| (short(field), true, need))),
                 Some(("needs-without", field)) => {
@@ -98,7 +99,7 @@ impl ConditionalNeeds {
         all
     }
 
-    /// Whether a capability is among these.
+    /// Whether any of these needs is met by a capability.
     fn has_capability(&self, capability: &str) -> bool {
         let of = |need: &String| need.split(':').next() == Some(capability);
         self.may.iter().any(of) || self.needs.iter().any(|(_, _, need)| of(need))
@@ -125,7 +126,7 @@ pub struct PluginComponent {
     inner: Arc<ComponentInner>,
 }
 
-/// The facts about a component before its description is read.
+/// The facts about a component that are known before it describes itself.
 pub(crate) struct ComponentFace {
     pub digest: String,
     pub interface: String,
@@ -144,7 +145,7 @@ pub(crate) struct InstanceExports {
 struct ComponentInner {
     engine: SandboxEngine,
     face: ComponentFace,
-    /// The next plugin with the same bytes finds it, as long as this one exists.
+    /// Keeps the code loaded, so that the next plugin with the same bytes finds it.
     _code: Arc<Code>,
     pre: InstancePre<GuestState>,
     handler: FullIndices,
@@ -189,7 +190,7 @@ impl PluginComponent {
         &self.inner.face.imports
     }
 
-    /// How long it was compiled; zero if its code came from the cache.
+    /// The duration of its compilation; zero if its code came from the cache.
     pub fn compile_time(&self) -> Duration {
         self.inner.face.compile_time
     }
@@ -199,17 +200,17 @@ impl PluginComponent {
         self.inner.face.ticks
     }
 
-    /// The component is asked only once.
+    /// The component's description of itself, read once.
     pub async fn describe_itself(&self) -> Result<ComponentDescription, SandboxError> {
         let ask = async || {
             let mut instance = self.describing_instance("{}".into(), &LimitsSpec::default()).await?;
-            let said = instance.call_describe().await;
-            said.map_err(|error| SandboxError::Guest { call: "describe", error })
+            let answer = instance.call_describe().await;
+            answer.map_err(|error| SandboxError::Guest { call: "describe", error })
         };
         self.inner.description.get_or_try_init(ask).await.cloned()
     }
 
-    /// Everything that keeps this component from running with this manifest; empty if nothing does.
+    /// Everything that prevents this component from running with this manifest.
     pub async fn check(&self, spec: &PluginSpec) -> Result<Vec<ManifestFault>, SandboxError> {
         let described = self.describe_itself().await?;
         let needs = described.needs_with(&spec.config);
@@ -224,9 +225,9 @@ impl PluginComponent {
         }
         let config = config.to_string();
         let mut instance = self.describing_instance(config.as_str().into(), &spec.limits).await?;
-        let said =
+        let guest_faults =
             instance.check(&config).await.map_err(|error| SandboxError::Guest { call: "check", error })?;
-        faults.extend(said.into_iter().take(FAULTS).map(config_fault));
+        faults.extend(guest_faults.into_iter().take(MOST_FAULTS).map(config_fault));
         Ok(faults)
     }
 
@@ -245,7 +246,7 @@ impl PluginComponent {
         vec![ManifestFault { field: "spec.tick".into(), message }]
     }
 
-    /// Makes a plugin that is ready to be called. Nothing is instantiated yet.
+    /// A plugin that is ready to be called. Nothing is instantiated yet.
     pub fn make_plugin(
         &self,
         name: &str,
@@ -336,9 +337,9 @@ fn missing_grants(
             "sql" => !grants.sql.is_empty(),
             "http" => !grants.http.is_empty(),
             "mail" => !grants.mail.is_empty(),
-            // One interface for two grants: a plugin may only sign.
+            // One interface belongs to two grants: a plugin may have the right to sign only.
             "ledger" => !grants.ledger.is_empty() || !grants.keys.is_empty(),
-            // Part of the grant of a ledger.
+            // The grant of a ledger includes this interface.
             "persons" => !grants.ledger.is_empty(),
             "kv" => grants.kv,
             "lister" => !grants.lister.is_empty(),
@@ -385,7 +386,7 @@ fn is_met(need: &str, grants: &GrantsSpec) -> bool {
         "kv" => grants.kv,
         // A schedule is not a grant: `wrong_schedule` checks it.
         "tick" => true,
-        // Needs that every plugin has are met; those that no host has are not.
+        // Every plugin meets needs without a grant; no host meets unknown ones.
         "documents" | "config" | "log" | "clock" => true,
         _ => false,
     }
@@ -438,14 +439,14 @@ mod tests {
     #[test]
     fn what_a_component_says_of_itself_is_shortened() {
         let long = "n".repeat(1 << 20);
-        let said = ComponentDescription::from(handler::Description {
+        let description = ComponentDescription::from(handler::Description {
             name: long.clone(),
             version: long.clone(),
             config_schema: long.clone(),
             needs: vec![long; 1000],
             extra: Vec::new(),
         });
-        assert_eq!((said.name.len(), said.needs.len()), (SAID + "…".len(), NEEDS));
+        assert_eq!((description.name.len(), description.needs.len()), (TEXT_BYTES + "…".len(), MOST_NEEDS));
     }
 
     #[test]
@@ -470,17 +471,21 @@ mod tests {
     fn a_schedule_and_the_export_for_it_need_each_other() {
         let tick = serde_json::from_str(r#"{"every": "30s"}"#).unwrap();
         let needs = ["tick".to_string()];
-        let told =
+        let fault_message =
             |ticks, needs: &[String], tick| wrong_schedule(ticks, "1.0.0", needs, tick).map(|it| it.message);
         assert_eq!(
-            (told(true, &needs, tick), told(false, &[], None), told(true, &[], None)),
+            (
+                fault_message(true, &needs, tick),
+                fault_message(false, &[], None),
+                fault_message(true, &[], None)
+            ),
             (None, None, None)
         );
-        let message = told(false, &[], tick).unwrap();
+        let message = fault_message(false, &[], tick).unwrap();
         assert!(
             message.contains("exports no `kubewitness:plugin/ticker`") && message.contains("speaks 1.0.0")
         );
-        assert!(told(true, &needs, None).unwrap().contains("add `spec.tick`"));
+        assert!(fault_message(true, &needs, None).unwrap().contains("add `spec.tick`"));
         assert!(
             missing_grants(&[], &needs, &ConditionalNeeds::default(), &GrantsSpec::default()).is_empty(),
             "it is told once"

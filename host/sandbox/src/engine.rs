@@ -18,8 +18,8 @@ use crate::guest::GuestState;
 use crate::guest::memory::MemoryBudget;
 use crate::turns::{CpuTurns, guests_at_once};
 
-/// The time slice of a guest. A computing guest yields this often, and its time limit is checked as often.
-/// The switch costs a microsecond; other work on the same thread waits no longer than this.
+/// The time slice of a guest: a computing guest yields this often, and its time limit is checked as often. A
+/// switch costs a microsecond; other work on the same thread waits no longer than this.
 const TICK: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
@@ -111,8 +111,8 @@ impl SandboxEngine {
     }
 }
 
-/// Produces the ticks as long as the engine exists: without them a computing guest is never stopped. They
-/// have their own thread, because guests may occupy all others.
+/// Produces the ticks as long as the engine exists. Without them a computing guest would never be stopped.
+/// They have their own thread, because guests may occupy all others.
 fn start_ticks(engine: &wasmtime::Engine) -> Result<(), SandboxError> {
     let engine = engine.weak();
     let ticks = move || {

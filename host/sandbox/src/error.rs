@@ -8,14 +8,14 @@ pub enum SandboxError {
     /// The file is not what the host needs. Fix the component or name another one.
     #[error("{0}")]
     Unfit(String),
-    /// It fits, but failed when it was asked to describe itself.
+    /// It fits, but failed to describe itself.
     #[error("the component failed in `{call}`: {error}")]
     Guest {
         call: &'static str,
         #[source]
         error: CallError,
     },
-    /// Unknown whether it fits, because compiling failed before that. Try again.
+    /// Compiling failed, so it is unknown whether it fits. Try again.
     #[error("the component could not be compiled: {0}")]
     Compiler(String),
     /// The sandbox itself doesn't work on this machine.

@@ -1,5 +1,5 @@
-//! One instance of a component and its calls, each on the guest's clock. It distinguishes what ended a call:
-//! time, memory, an exit, a trap.
+//! One instance of a component and its calls, each on the guest's clock. It distinguishes how a call ended:
+//! by time, by memory, by an exit, or by a trap.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl GuestInstance {
         }
     }
 
-    /// The next call waits for its turns with this ticket.
+    /// Sets the ticket with which the next call waits for its turns.
     pub fn attach_ticket(&mut self, seat: Arc<CpuTicket>) {
         self.store.data_mut().seat = seat;
     }
@@ -68,17 +68,17 @@ impl GuestInstance {
     pub async fn call_describe(&mut self) -> Result<ComponentDescription, CallError> {
         let (clock, seat) = self.begin_call(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_describe(&mut self.store);
-        let said = flatten_result(run_timed(clock, seat, call).await);
-        let said = self.end_call(said).1?;
-        Ok(said.into())
+        let answer = flatten_result(run_timed(clock, seat, call).await);
+        let answer = self.end_call(answer).1?;
+        Ok(answer.into())
     }
 
     /// The faults that the guest finds in a configuration.
     pub async fn check(&mut self, config: &str) -> Result<Vec<FieldError>, CallError> {
         let (clock, seat) = self.begin_call(None, CallStates::default());
         let call = self.exports.handler.kubewitness_plugin_handler().call_check(&mut self.store, config);
-        let said = flatten_result(run_timed(clock, seat, call).await);
-        Ok(self.end_call(said).1?.err().unwrap_or_default())
+        let answer = flatten_result(run_timed(clock, seat, call).await);
+        Ok(self.end_call(answer).1?.err().unwrap_or_default())
     }
 
     /// Delivers states within a session, and returns the session in any case.
@@ -92,8 +92,8 @@ impl GuestInstance {
         let (clock, seat) = self.begin_call(Some(session), batch);
         self.store.data_mut().work.note_handed(states);
         let call = self.exports.handler.kubewitness_plugin_handler().call_handle(&mut self.store, states);
-        let said = flatten_result(run_timed(clock, seat, call).await);
-        self.end_call(said)
+        let answer = flatten_result(run_timed(clock, seat, call).await);
+        self.end_call(answer)
     }
 
     /// One tick within a session. An error reported by the plugin fails the tick like a trap, but keeps the
@@ -111,8 +111,8 @@ impl GuestInstance {
         };
         let occasion = Occasion { due_ms, extra: &[] };
         let call = ticker.kubewitness_plugin_ticker().call_tick(&mut self.store, occasion);
-        let said = flatten_result(run_timed(clock, seat, call).await);
-        self.end_call(said)
+        let answer = flatten_result(run_timed(clock, seat, call).await);
+        self.end_call(answer)
     }
 
     fn begin_call(
@@ -128,14 +128,14 @@ impl GuestInstance {
 
     fn end_call<T>(
         &mut self,
-        said: wasmtime::Result<T>,
+        answer: wasmtime::Result<T>,
     ) -> (Option<Box<dyn EffectSession>>, Result<T, CallError>) {
-        let said = said.map_err(|error| call_error_of(self.store.data(), &self.limits, &error));
-        (self.store.data_mut().end_call(), said)
+        let answer = answer.map_err(|error| call_error_of(self.store.data(), &self.limits, &error));
+        (self.store.data_mut().end_call(), answer)
     }
 }
 
-/// A call that used up its time while it slept ends like one that computed.
+/// Treats a call that used up its time asleep like one that computed.
 fn flatten_result<T>(call: Result<wasmtime::Result<T>, TimeUp>) -> wasmtime::Result<T> {
     call.unwrap_or_else(|up| Err(up.into()))
 }
@@ -160,9 +160,9 @@ fn call_error_of(guest: &GuestState, limits: &LimitsSpec, error: &wasmtime::Erro
         (None, Some(trap)) => trap.to_string(),
         (None, None) => error.root_cause().to_string(),
     };
-    let said = guest.stderr.text();
-    if !said.is_empty() {
-        text = format!("{text}; it said: {said}");
+    let stderr_text = guest.stderr.text();
+    if !stderr_text.is_empty() {
+        text = format!("{text}; it said: {stderr_text}");
     }
     clip_error_text(&mut text);
     CallError::Trap(text)

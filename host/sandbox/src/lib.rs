@@ -35,6 +35,6 @@ pub use compile::{ChildBounds, ComponentCompiler, compile_here};
 pub use component::{ComponentDescription, PluginComponent};
 pub use engine::{EngineOptions, SandboxEngine};
 pub use error::SandboxError;
-pub use plugin::{QUIET, SandboxPlugin};
+pub use plugin::{IDLE_LIMIT, SandboxPlugin};
 pub use tally::PluginTally;
 pub use turns::guests_at_once;

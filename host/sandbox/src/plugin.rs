@@ -23,11 +23,11 @@ use crate::turns::CpuTicket;
 
 /// How many batches one instance handles. A guest's leaks end with the instance, and an instance costs about
 /// as much as one batch.
-const BATCHES: u32 = 1000;
+const BATCHES_OF_INSTANCE: u32 = 1000;
 
-/// An instance that was idle for this long belonged to a burst. It keeps the memory that its guest grew to,
-/// while a new instance takes less than a millisecond.
-pub const QUIET: Duration = Duration::from_secs(60);
+/// An instance that was idle for this long belonged to a burst. Its memory does not shrink, and a new
+/// instance takes less than a millisecond.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct SandboxPlugin {
     name: Arc<str>,
@@ -35,8 +35,8 @@ pub struct SandboxPlugin {
     limits: LimitsSpec,
     grants: Arc<dyn GrantProvider>,
     config: Arc<str>,
-    /// Idle instances, each with the time since which it waits. The last one is used first, so the first has
-    /// waited longest.
+    /// Idle instances, each with the time since which it is idle. The last one is used first, so the first
+    /// has been idle longest.
     idle: Mutex<Vec<(Instant, GuestInstance)>>,
     /// One for each concurrent batch.
     permits: Semaphore,
@@ -56,7 +56,7 @@ impl SandboxPlugin {
         Self { name: name.into(), component, limits, grants, config, idle, permits, tally }
     }
 
-    /// Continues the figures of the previous version.
+    /// Continues the figures of the plugin's previous version.
     pub fn counted_by(self, tally: Arc<PluginTally>) -> Self {
         tally.begin_version(self.component.compile_time());
         Self { tally, ..self }
@@ -74,7 +74,7 @@ impl SandboxPlugin {
         &self.component
     }
 
-    /// Instances that wait for the next batch.
+    /// The number of idle instances.
     pub fn count_idle(&self) -> usize {
         self.lock_pool().len()
     }
@@ -82,7 +82,7 @@ impl SandboxPlugin {
     /// Drops instances that were not needed lately, except one, so that the next call finds it ready.
     pub fn drop_idle_instances(&self, now: Instant) {
         let mut idle = self.lock_pool();
-        let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= QUIET);
+        let unused = idle.partition_point(|(since, _)| now.saturating_duration_since(*since) >= IDLE_LIMIT);
         let surplus = unused.min(idle.len().saturating_sub(1));
         let gone: Vec<_> = idle.drain(..surplus).collect();
         // Releasing memory takes a while, and no call waits for it.
@@ -111,7 +111,7 @@ impl SandboxPlugin {
 
     /// The number of instances never exceeds the number of permits, so neither does the number of idle ones.
     fn return_instance(&self, instance: GuestInstance) {
-        if instance.batches < BATCHES {
+        if instance.batches < BATCHES_OF_INSTANCE {
             let mut idle = self.lock_pool();
             // The time is read under the lock, so that the times stay in order.
             idle.push((Instant::now(), instance));
@@ -160,7 +160,7 @@ impl SandboxPlugin {
         (session, verdicts)
     }
 
-    /// Calls the guest for one tick. Its writes are still in the session.
+    /// Calls the guest for one tick. The session keeps its writes.
     async fn call_tick(
         &self,
         due_ms: u64,
@@ -206,8 +206,7 @@ impl SandboxPlugin {
         let fresh: Vec<&StateDelivery> =
             batch.iter().zip(&is_fresh).filter(|(_, fresh)| **fresh).map(|(delivery, _)| delivery).collect();
         let (session, answer) = match fresh.as_slice() {
-            // Committed all the same, because there may be writes that receipts prove and that must still be
-            // passed on.
+            // Committed nevertheless: receipts may prove writes that must still be passed on.
             [] => (Some(session), Ok(Vec::new())),
             fresh => self.call_guest(session, fresh).await,
         };
@@ -236,12 +235,11 @@ impl SandboxPlugin {
         };
         let kv = ended.map_err(|error| with_plugin_reason(refused_call(error), &verdicts))?;
         let is_apart = keeping == WritesFate::Apart;
-        Ok(CallOutcome { verdicts: of_all(&is_fresh, verdicts), kv, is_apart })
+        Ok(CallOutcome { verdicts: verdicts_of_all(&is_fresh, verdicts), kv, is_apart })
     }
 }
 
-/// After a refusal, a server rolls back the whole call and reports nothing more. The plugin may know the
-/// reason.
+/// Adds the plugin's reason to a refusal: the server rolls back the whole call and gives no reason.
 fn with_plugin_reason(error: CallError, verdicts: &[Verdict]) -> CallError {
     match (error, verdicts.first()) {
         (CallError::Unavailable(why), Some(Verdict::Retry { reason, .. })) => {
@@ -251,8 +249,8 @@ fn with_plugin_reason(error: CallError, verdicts: &[Verdict]) -> CallError {
     }
 }
 
-/// A state that was already applied is done.
-fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
+/// The verdicts of all states of a call: those that were already applied are done.
+fn verdicts_of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
     let mut verdicts = verdicts.into_iter();
     let verdict = |fresh: &bool| match fresh {
         true => verdicts.next().unwrap_or(Verdict::Done),
@@ -261,8 +259,8 @@ fn of_all(is_fresh: &[bool], verdicts: Vec<Verdict>) -> Vec<Verdict> {
     is_fresh.iter().map(verdict).collect()
 }
 
-/// A state whose request is not sent again becomes a dead letter with the reason, whatever the plugin makes
-/// of the refusal.
+/// Rejects each state whose request must not be sent again, whatever the plugin makes of the refusal. It
+/// becomes a dead letter with the reason.
 fn park_doubtful(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Seq, String)]) -> Vec<Verdict> {
     let doubt = |seq| doubts.iter().find(|(doubtful, _)| *doubtful == seq);
     let verdict = |(delivery, verdict): (&&StateDelivery, Verdict)| match doubt(delivery.state.seq) {
@@ -272,7 +270,8 @@ fn park_doubtful(verdicts: Vec<Verdict>, fresh: &[&StateDelivery], doubts: &[(Se
     fresh.iter().zip(verdicts).map(verdict).collect()
 }
 
-/// The same for a failed call with this state alone. Larger calls are split until that is so.
+/// The outcome of a failed call whose only fresh state is doubtful. Larger calls are split until this
+/// applies.
 fn outcome_if_alone(
     session: &mut dyn EffectSession,
     is_fresh: &[bool],
@@ -280,7 +279,7 @@ fn outcome_if_alone(
 ) -> Option<CallOutcome> {
     let is_alone = is_fresh.iter().filter(|fresh| **fresh).count() == 1;
     let (seq, reason) = doubts.first().filter(|_| is_alone)?;
-    let verdicts = of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
+    let verdicts = verdicts_of_all(is_fresh, vec![Verdict::Reject(reason.clone())]);
     Some(CallOutcome { verdicts, kv: session.writes_if_undone(&[*seq]).into(), is_apart: false })
 }
 
@@ -318,22 +317,22 @@ impl PluginHandler for SandboxPlugin {
     }
 }
 
-/// `None` if the call took longer than the limit, not counting the time in which it waited for its turns.
+/// Limits a call, not counting the time in which it waited for its turns. `None` if it took longer.
 async fn run_within<T>(limit: Duration, seat: &CpuTicket, call: impl Future<Output = T>) -> Option<T> {
     let (begun, mut call) = (Instant::now(), pin!(call));
     loop {
         let end = begun + limit + seat.time_waited();
         match tokio::time::timeout_at(end.into(), &mut call).await {
             Ok(answer) => return Some(answer),
-            // It waits for a turn, or has waited since.
+            // The call waits for a turn, or has waited since.
             Err(_) if begun + limit + seat.time_waited() > Instant::now() => {}
             Err(_) => return None,
         }
     }
 }
 
-/// At a commit, a database's complaint about the rows is the fault of the call's states, and splitting finds
-/// the state.
+/// The error of a failed commit. If the database complains about rows, the call's states are at fault, and
+/// splitting the call finds the state.
 fn refused_call(error: GrantError) -> CallError {
     match error {
         GrantError::Invalid(why) => CallError::Refused(why),
@@ -352,7 +351,7 @@ fn epoch_text(delivery: &StateDelivery) -> String {
     }
 }
 
-/// Values without a field in the record; almost always none.
+/// The fields for values that the record does not contain, which are rare.
 fn extra_fields<'a>(
     delivery: &StateDelivery,
     epoch: &'a str,
@@ -412,7 +411,7 @@ fn lend_status(status: &Status) -> types::Status<'_> {
     }
 }
 
-/// One verdict for each state, each of a kind that the host knows.
+/// Reads the verdicts: one for each state, each of a kind that the host knows.
 fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, CallError> {
     if verdicts.len() != states {
         let given = verdicts.len();
@@ -421,7 +420,7 @@ fn read(verdicts: Vec<types::Verdict>, states: usize) -> Result<Vec<Verdict>, Ca
     verdicts.into_iter().map(from_wit_verdict).collect()
 }
 
-/// A reason appears in logs, tables and Events, where each line would look like a separate entry.
+/// Puts a reason on one line: in logs, tables and Events, each line would look like a separate entry.
 fn put_on_one_line(text: &mut String) {
     if text.contains(char::is_control) {
         *text = text.replace(char::is_control, " ");
@@ -456,7 +455,7 @@ mod tests {
     #[test]
     fn a_reason_is_one_line_without_control_characters() {
         let reason = "no such table\nERROR forged: entry\r\u{1b}[2J\u{85}".to_owned();
-        let told = from_wit_verdict(types::Verdict::Reject(reason)).unwrap();
-        assert_eq!(told, Verdict::Reject("no such table ERROR forged: entry  [2J ".into()));
+        let verdict = from_wit_verdict(types::Verdict::Reject(reason)).unwrap();
+        assert_eq!(verdict, Verdict::Reject("no such table ERROR forged: entry  [2J ".into()));
     }
 }

@@ -66,14 +66,14 @@ impl CallWork {
         self.host_calls[capability as usize]
     }
 
-    /// The guest gets these states.
+    /// Counts states that are passed to the guest.
     pub fn note_handed(&mut self, states: &[State<'_>]) {
         self.states += states.len() as u64;
         self.bytes_in += states.iter().map(|state| bytes_of(state) as u64).sum::<u64>();
     }
 }
 
-/// The size of its texts. Its numbers always have the same size.
+/// The size of a state's texts. Its numbers always have the same size.
 fn bytes_of(state: &State<'_>) -> usize {
     let object = |it: &ObjectRefParam<'_>| {
         [it.group, it.version, it.kind, it.namespace, it.name, it.uid].map(str::len).iter().sum::<usize>()
@@ -109,7 +109,7 @@ pub struct PluginTally {
     compile_ns: AtomicU64,
     /// 0 if never.
     last_answered_ms: AtomicU64,
-    /// Locked only when a call fails, and when people look.
+    /// Locked only when a call fails, and when the figures are read.
     last_failure: Mutex<Option<FailureKind>>,
 }
 
@@ -177,8 +177,8 @@ impl PluginTally {
         }
     }
 
-    /// Continues with another version. The memory of an instance and the time of compilation belong to the
-    /// version.
+    /// Continues with another version of the plugin. The memory of its instances and the time of its
+    /// compilation begin anew.
     pub fn begin_version(&self, compile: Duration) {
         self.peak_memory.store(0, Ordering::Relaxed);
         self.compile_ns.store(as_nanoseconds(compile), Ordering::Relaxed);
@@ -188,13 +188,13 @@ impl PluginTally {
         add(&self.instances, 1);
     }
 
-    /// `held` is the memory that it had.
+    /// `held` is the memory that the instance had.
     pub(crate) fn instance_ended(&self, held: usize) {
         self.instances.fetch_sub(1, Ordering::Relaxed);
         self.memory.fetch_sub(held as u64, Ordering::Relaxed);
     }
 
-    /// One instance has grown by `by` bytes, to `to` in total.
+    /// Records that one instance has grown by `by` bytes, to `to` in total.
     pub(crate) fn note_growth(&self, by: usize, to: usize) {
         add(&self.memory, by as u64);
         self.peak_memory.fetch_max(to as u64, Ordering::Relaxed);

@@ -179,8 +179,8 @@ mod tests {
     async fn an_address_that_others_reach_is_for_people_who_sign_in() {
         for auth in [None, Some(Auth::None)] {
             let args = AccessArgs { auth, ..AccessArgs::default() };
-            let told = made("0.0.0.0:8787", args).await.err().unwrap().to_string();
-            assert!(told.contains("--auth kubernetes") && told.contains("port-forward"), "{told}");
+            let error = made("0.0.0.0:8787", args).await.err().unwrap().to_string();
+            assert!(error.contains("--auth kubernetes") && error.contains("port-forward"), "{error}");
         }
         assert!(matches!(
             made("0.0.0.0:8787", kubernetes()).await.unwrap().access,
@@ -201,8 +201,8 @@ mod tests {
             "it needs nobody who signs in"
         );
         let read = AccessArgs { log_reads: true, ..AccessArgs::default() };
-        let told = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
-        assert!(told.contains("--auth kubernetes"), "{told}");
+        let error = made("127.0.0.1:8787", read).await.err().unwrap().to_string();
+        assert!(error.contains("--auth kubernetes"), "{error}");
     }
 
     #[tokio::test]
@@ -216,8 +216,8 @@ mod tests {
             made_where(true, "127.0.0.1:8787", none()).await.unwrap().access,
             PortalAccess::None
         ));
-        let told = made_where(true, "0.0.0.0:8787", none()).await.err().unwrap().to_string();
-        assert!(told.contains("--auth kubernetes"), "{told}");
+        let error = made_where(true, "0.0.0.0:8787", none()).await.err().unwrap().to_string();
+        assert!(error.contains("--auth kubernetes"), "{error}");
     }
 
     #[tokio::test]
@@ -239,7 +239,10 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "secret\n").unwrap();
         let args = AccessArgs { proxy_secret_file: Some(file.path().into()), ..kubernetes() };
-        let told = format!("{:#}", made("127.0.0.1:8787", args).await.err().unwrap());
-        assert!(told.contains(&file.path().display().to_string()) && told.contains("openssl rand"), "{told}");
+        let error = format!("{:#}", made("127.0.0.1:8787", args).await.err().unwrap());
+        assert!(
+            error.contains(&file.path().display().to_string()) && error.contains("openssl rand"),
+            "{error}"
+        );
     }
 }

@@ -85,8 +85,8 @@ mod tests {
         }
         for text in [vec![], vec![7; 31], b"g".repeat(64)] {
             fs::write(&file, text).unwrap();
-            let told = format!("{:#}", of_file(&file).await.unwrap_err());
-            assert!(told.contains("openssl rand -hex 32") && told.contains("key"), "{told}");
+            let error = format!("{:#}", of_file(&file).await.unwrap_err());
+            assert!(error.contains("openssl rand -hex 32") && error.contains("key"), "{error}");
         }
     }
 

@@ -140,8 +140,8 @@ mod tests {
         {
             let mut all = super::Cli::command();
             let help = all.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-            let (_, told) = help.split_once("Exit codes").expect("a line about exit codes");
-            assert!(codes.iter().all(|code| told.contains(code)), "{told}");
+            let (_, exit_codes) = help.split_once("Exit codes").expect("a line about exit codes");
+            assert!(codes.iter().all(|code| exit_codes.contains(code)), "{exit_codes}");
         }
     }
 }

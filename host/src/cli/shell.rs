@@ -73,8 +73,8 @@ mod tests {
     fn a_negative_value_is_told_as_what_it_is() {
         for line in [["get", "jobs", "--limit", "-1"], ["get", "jobs", "--at", "-5m"]] {
             let line = ["kubewitness"].iter().chain(&line);
-            let told = replace_advice(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
-            assert!(told.contains("write 5m for five minutes ago") && !told.contains("-- -"), "{told}");
+            let error = replace_advice(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
+            assert!(error.contains("write 5m for five minutes ago") && !error.contains("-- -"), "{error}");
         }
     }
 
@@ -84,9 +84,9 @@ mod tests {
             let line = [program, "wait", "--help"];
             command_of(Some(OsStr::new(program))).try_get_matches_from(line).unwrap_err().to_string()
         };
-        let told = usage("/usr/local/bin/kubectl-kubewitness");
-        assert!(told.contains("Usage: kubectl kubewitness wait"), "{told}");
-        let told = usage("/usr/local/bin/kubewitness");
-        assert!(told.contains("Usage: kubewitness wait"), "{told}");
+        let text = usage("/usr/local/bin/kubectl-kubewitness");
+        assert!(text.contains("Usage: kubectl kubewitness wait"), "{text}");
+        let text = usage("/usr/local/bin/kubewitness");
+        assert!(text.contains("Usage: kubewitness wait"), "{text}");
     }
 }

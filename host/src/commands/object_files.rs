@@ -196,8 +196,8 @@ mod tests {
             "{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"name\":\"a\"}}\n".repeat(count)
         };
         assert_eq!(named(&of(OBJECTS)).unwrap().len(), OBJECTS);
-        let told = named(&of(OBJECTS + 1)).unwrap_err().to_string();
-        assert!(told.contains("10001 objects: divide it into files of up to 10000"), "{told}");
+        let error = named(&of(OBJECTS + 1)).unwrap_err().to_string();
+        assert!(error.contains("10001 objects: divide it into files of up to 10000"), "{error}");
     }
 
     #[test]
@@ -205,16 +205,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("p");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let told = read(&pipe).unwrap_err().to_string();
-        assert!(told.contains("it is a pipe, and a regular file is expected"), "{told}");
+        let error = read(&pipe).unwrap_err().to_string();
+        assert!(error.contains("it is a pipe, and a regular file is expected"), "{error}");
     }
 
     #[test]
     fn objects_without_an_end_are_refused_at_their_bound() {
         let large = tempfile::NamedTempFile::new().unwrap();
         large.as_file().set_len(OBJECT_BYTES + 1).unwrap();
-        let told = |path: &Path| read(path).unwrap_err().to_string();
-        assert_eq!(told(large.path()), "it has more than 64 MiB");
-        assert!(told(Path::new("/dev/zero")).starts_with("it is a device"));
+        let error_of = |path: &Path| read(path).unwrap_err().to_string();
+        assert_eq!(error_of(large.path()), "it has more than 64 MiB");
+        assert!(error_of(Path::new("/dev/zero")).starts_with("it is a device"));
     }
 }

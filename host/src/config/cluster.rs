@@ -107,7 +107,8 @@ mod tests {
         let rules = host(rule).unwrap().spec.status_rules_in_force().unwrap();
         assert_eq!(rules.status_of("example.com", "Experiment", b"{}").phase, "Running");
         let problems = host(&rule.replace("Running", "Runing")).unwrap_err();
-        let told = "configmap kw/host host.yaml:10: spec.statusRules[0].cases[0].phase: `Runing` is no phase";
-        assert!(problems[0].to_string().starts_with(told), "{}", problems[0]);
+        let expected =
+            "configmap kw/host host.yaml:10: spec.statusRules[0].cases[0].phase: `Runing` is no phase";
+        assert!(problems[0].to_string().starts_with(expected), "{}", problems[0]);
     }
 }

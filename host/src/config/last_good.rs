@@ -275,10 +275,10 @@ mod tests {
             let data = tempfile::tempdir().unwrap();
             let path = data.path().join("last-good");
             assert!(std::process::Command::new(kind).arg(&path).status().unwrap().success());
-            let told = LastGood::open(data.path()).err().unwrap().to_string();
+            let error = LastGood::open(data.path()).err().unwrap().to_string();
             assert!(
-                told.contains(&path.display().to_string()) && told.contains("remove what lies"),
-                "{told}"
+                error.contains(&path.display().to_string()) && error.contains("remove what lies"),
+                "{error}"
             );
         }
     }
@@ -349,8 +349,8 @@ mod tests {
         save("one");
         kept.save_before("audit", &good("one")).unwrap();
         save("two");
-        let told = kept.save_before("audit", &good("one")).unwrap_err().to_string();
-        assert!(told.contains("not the component of the last good version"), "{told}");
+        let error = kept.save_before("audit", &good("one")).unwrap_err().to_string();
+        assert!(error.contains("not the component of the last good version"), "{error}");
         let bytes = kept.component("audit", &good("one")).read().await.unwrap();
         assert_eq!(&bytes[..], b"one", "it lies in the place of the version before");
         kept.restore_before("audit", &good("one")).unwrap();

@@ -153,8 +153,8 @@ pub fn parse_plugin(
 
 pub fn parse_template(entry: &ManifestEntry) -> Result<ParsedManifest<TemplateSpec>, Vec<ManifestProblem>> {
     if entry.text.len() > TEMPLATE_BYTES {
-        let told = format!("is larger than {} KiB: a template is one Job", TEMPLATE_BYTES >> 10);
-        return Err(vec![ManifestProblem::of(&entry.origin.place, Some(entry.origin.first_line), told)]);
+        let message = format!("is larger than {} KiB: a template is one Job", TEMPLATE_BYTES >> 10);
+        return Err(vec![ManifestProblem::of(&entry.origin.place, Some(entry.origin.first_line), message)]);
     }
     let parsed = parse::<TemplateSpec>(entry, "JobTemplate")?;
     let faults = parsed.spec.check();
@@ -258,8 +258,8 @@ pub(super) fn locate_fault(
     message: &str,
 ) -> ManifestProblem {
     let line = Some(origin.first_line + tree.line_of(field) - 1);
-    let told = ManifestProblem::of(&origin.place, line, with_nearest(message));
-    ManifestProblem { field: shorten_text(field, FIELD).into_owned(), ..told }
+    let problem = ManifestProblem::of(&origin.place, line, with_nearest(message));
+    ManifestProblem { field: shorten_text(field, FIELD).into_owned(), ..problem }
 }
 
 fn value_text(value: &Value) -> String {
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_name_that_the_host_does_not_have_is_told_with_the_one_that_is_meant() {
-        for (spec, told) in [
+        for (spec, expected) in [
             (
                 "  subscribe: [{source: jbos}]",
                 "spec.subscribe[0].source: the controller has no source `jbos`: is `jobs` meant?",
@@ -321,7 +321,7 @@ mod tests {
             ),
         ] {
             let problems = plugin_problems(&format!("  module: {{file: a.wasm}}\n{spec}\n"));
-            assert!(problems[0].contains(told), "{problems:?}");
+            assert!(problems[0].contains(expected), "{problems:?}");
         }
     }
 
@@ -339,8 +339,8 @@ mod tests {
             format!("  module: {{file: a.wasm}}\n  subscribe: [{{source: jobs, {long}: 1}}]\n"),
             format!("  module: {{file: a.wasm}}\n  subscribe: [{{source: jobs, mode: {long}}}]\n"),
         ] {
-            let told = plugin_problems(&spec);
-            assert!(told.iter().map(String::len).sum::<usize>() < 10_000, "{}", told.concat().len());
+            let problems = plugin_problems(&spec);
+            assert!(problems.iter().map(String::len).sum::<usize>() < 10_000, "{}", problems.concat().len());
         }
     }
 
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_name_that_yaml_reads_as_something_else_is_told_as_what_it_is() {
-        for (name, told) in [
+        for (name, expected) in [
             ("n", "YAML reads `n` as a boolean, and this field is text: write it in quotes"),
             ("123", "YAML reads `123` as a number"),
             ("1e3", "YAML reads `1e3` as a number"),
@@ -392,7 +392,9 @@ mod tests {
             let spec = "spec: {module: {file: a.wasm}, subscribe: [{source: jobs}]}\n";
             let text = format!("{head}metadata: {{name: {name}}}\n{spec}");
             let problems = parse_plugin(&entry(&text), &host()).unwrap_err();
-            assert!(problems[0].to_string().starts_with(&format!("plugins.yaml:12: metadata.name: {told}")));
+            assert!(
+                problems[0].to_string().starts_with(&format!("plugins.yaml:12: metadata.name: {expected}"))
+            );
         }
         let source = plugin_problems("  module: {file: a.wasm}\n  subscribe:\n    - source: off\n");
         assert!(source[0].contains("subscribe[0].source: YAML reads `off` as a boolean"), "{source:?}");

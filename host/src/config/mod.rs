@@ -47,11 +47,11 @@ impl ConfigSnapshot {
 
     /// The documents that are not used, each with its reason, for people.
     pub fn unused_documents(&self) -> Vec<String> {
-        let mut told: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
+        let mut lines: Vec<_> = self.passed_over.iter().map(ToString::to_string).collect();
         if self.more_passed_over > 0 {
-            told.push(format!("and {} more documents and files that are not taken", self.more_passed_over));
+            lines.push(format!("and {} more documents and files that are not taken", self.more_passed_over));
         }
-        told
+        lines
     }
 
     /// Whether a document that is absent was really removed. A plugin may still be wanted while a file can't

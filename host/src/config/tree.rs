@@ -50,8 +50,8 @@ fn in_words(error: &serde_saphyr::Error) -> String {
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => TOO_LARGE.into(),
         other => {
-            let said = other.to_string();
-            match said.rsplit_once(" at line ").map_or(said.as_str(), |(what, _)| what) {
+            let text = other.to_string();
+            match text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what) {
                 // They have no type of their own.
                 what if ["recursion limit", "budget breached"].iter().any(|it| what.contains(it)) => {
                     TOO_LARGE.into()
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_yaml_reads_as_something_else_is_told_as_it_was_written() {
-        let told = |value: &str| {
+        let message_about = |value: &str| {
             let text = format!("# first\nname: {value}\n");
             YamlTree::parse(&text).unwrap()[0].get("name").unwrap().other_than_text(&text)
         };
@@ -263,24 +263,24 @@ mod tests {
         {
             let word = value.split(' ').next().unwrap();
             let wanted = format!("YAML reads `{word}` as {kind}, and this field is text: write it in quotes");
-            assert_eq!(told(value).unwrap(), wanted);
+            assert_eq!(message_about(value).unwrap(), wanted);
         }
-        assert_eq!(told("").unwrap(), "is empty");
-        assert_eq!(told("[a]").unwrap(), "is a list");
-        assert_eq!(told("\"n\""), None);
-        assert_eq!(told("train-1"), None);
+        assert_eq!(message_about("").unwrap(), "is empty");
+        assert_eq!(message_about("[a]").unwrap(), "is a list");
+        assert_eq!(message_about("\"n\""), None);
+        assert_eq!(message_about("train-1"), None);
     }
 
     #[test]
     fn what_is_not_yaml_is_told_in_words_that_say_what_to_do() {
-        let told = |text: &str| YamlTree::parse(text).unwrap_err().message;
-        assert_eq!(told("a: 1\nb: 2\na: 3\n"), "the field `a` is there twice: remove one");
+        let error_of = |text: &str| YamlTree::parse(text).unwrap_err().message;
+        assert_eq!(error_of("a: 1\nb: 2\na: 3\n"), "the field `a` is there twice: remove one");
         let (deep, large) = ("[".repeat(2000), "- a\n".repeat(300_000));
         for text in [deep.as_str(), large.as_str()] {
-            assert!(told(text).starts_with("is nested too deeply or too large"), "{}", told(text));
+            assert!(error_of(text).starts_with("is nested too deeply or too large"), "{}", error_of(text));
         }
-        assert_eq!(told("a: &x [*x]\n"), "an anchor holds itself: write out what is meant");
-        assert!(!told("a: 1\nb: [1\n").contains("at line"), "{}", told("a: 1\nb: [1\n"));
+        assert_eq!(error_of("a: &x [*x]\n"), "an anchor holds itself: write out what is meant");
+        assert!(!error_of("a: 1\nb: [1\n").contains("at line"), "{}", error_of("a: 1\nb: [1\n"));
     }
 
     #[test]

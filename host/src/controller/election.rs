@@ -53,7 +53,7 @@ impl ReplicaElection {
     }
 
     /// Identifies the Lease among all Leases with its name; `None` until it was read.
-    pub fn told_apart(&self) -> Option<String> {
+    pub fn lease_identity(&self) -> Option<String> {
         let uid = self.leadership.current_standing().lease_uid?;
         Some(format!("{} ({uid})", self.lease))
     }

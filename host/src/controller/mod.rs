@@ -142,8 +142,8 @@ impl RunningController {
             .await
             .context("removing what trials of plugins have left")?;
         let engine = sandbox_engine(Some(options.data.join("cache")), true)?;
-        let told = SharedValue::default();
-        let mutes = StoryMutes::new(journal.clone(), &options.data, told.clone());
+        let mutes_for_plugins = SharedValue::default();
+        let mutes = StoryMutes::new(journal.clone(), &options.data, mutes_for_plugins.clone());
         let mutes = Arc::new(match reviews {
             Some(reviews) => mutes.of_live_namespaces(Arc::new(reviews)),
             None => mutes,
@@ -191,7 +191,7 @@ impl RunningController {
             abort.clone(),
         )
         .elected_by(election.clone())
-        .with_told(told)
+        .with_shared_mutes(mutes_for_plugins)
         .with_pauses(timers.breaker);
         let role = LeaderRole::new(election, journal.clone());
         let last_good = LastGood::open(&options.data).context("opening the last good configuration")?;
@@ -312,12 +312,12 @@ async fn follow_other_replicas(
     election: ReplicaElection,
     stop: CancellationToken,
 ) -> Result<()> {
-    let (mut told, timers) = (election.told_apart(), election.timers);
+    let (mut known_lease, timers) = (election.lease_identity(), election.timers);
     let mut answered = Instant::now();
     while stop.run_until_cancelled(tokio::time::sleep(timers.other_states)).await.is_some() {
-        let now = election.told_apart();
+        let now = election.lease_identity();
         let looking = async {
-            match now.clone().filter(|_| now != told) {
+            match now.clone().filter(|_| now != known_lease) {
                 // It was deleted and created again.
                 Some(lease) => journal.elect_by(lease).await.is_ok(),
                 // An error is reported by the tasks that write to the journal.
@@ -326,7 +326,7 @@ async fn follow_other_replicas(
         };
         match stop.run_until_cancelled(timeout(timers.without_journal, looking)).await {
             Some(Ok(true)) => {
-                told = now.or(told);
+                known_lease = now.or(known_lease);
                 answered = Instant::now();
                 election.takes_part(true);
             }

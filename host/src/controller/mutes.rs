@@ -29,7 +29,7 @@ const ATTEMPTS: usize = 8;
 pub struct StoryMutes {
     journal: Journal,
     file: PathBuf,
-    told: SharedValue,
+    shared_mutes: SharedValue,
     /// Looks up the namespaces of mutes. `None`: a name stands for any namespace with that name.
     reviewer: Option<Arc<dyn AccessReviewer>>,
     /// The holder of this lock writes the file.
@@ -40,9 +40,9 @@ pub struct StoryMutes {
 type NamespaceLook = BTreeMap<String, (Option<LiveNamespace>, Instant)>;
 
 impl StoryMutes {
-    pub fn new(journal: Journal, data: &std::path::Path, told: SharedValue) -> Self {
+    pub fn new(journal: Journal, data: &std::path::Path, shared_mutes: SharedValue) -> Self {
         let writing = tokio::sync::Mutex::default();
-        Self { journal, file: data.join(NAME), told, reviewer: None, writing }
+        Self { journal, file: data.join(NAME), shared_mutes, reviewer: None, writing }
     }
 
     /// Plugins don't get mutes of a namespace that is gone, or was created again.
@@ -107,7 +107,7 @@ impl StoryMutes {
             all.retain(|mute| is_in_force(mute, looked));
         }
         let text = if all.is_empty() { String::new() } else { serde_json::to_string(&all)? };
-        self.told.set_value(text.into_bytes());
+        self.shared_mutes.set_value(text.into_bytes());
         Ok(())
     }
 
@@ -225,24 +225,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let journal =
             Journal::open(&folder.path().join("journal.db"), JournalOptions::default()).await.unwrap();
-        let told = SharedValue::default();
-        let mutes = StoryMutes::new(journal.clone(), folder.path(), told.clone());
+        let shared = SharedValue::default();
+        let mutes = StoryMutes::new(journal.clone(), folder.path(), shared.clone());
         let mute = MuteView { namespace: "vision".into(), who: "ada".into(), ..MuteView::default() };
         assert!(mutes.change_mute(&mute, true).await.unwrap());
         assert!(!mutes.change_mute(&mute, true).await.unwrap());
-        let text = told.get().unwrap();
+        let text = shared.get().unwrap();
         assert!(String::from_utf8_lossy(&text).contains("vision"));
-        let told = SharedValue::default();
-        let again = StoryMutes::new(journal, folder.path(), told.clone());
+        let shared = SharedValue::default();
+        let again = StoryMutes::new(journal, folder.path(), shared.clone());
         let stopped = CancellationToken::new();
         stopped.cancel();
         again.follow_changes(Duration::from_secs(2), stopped).await.unwrap();
-        assert_eq!(told.get(), Some(text));
+        assert_eq!(shared.get(), Some(text));
         assert_eq!(again.all_mutes().await.unwrap(), std::slice::from_ref(&mute));
         assert!(again.change_mute(&mute, false).await.unwrap());
         assert_eq!(again.all_mutes().await.unwrap(), []);
         std::fs::write(folder.path().join(NAME), "garbage").unwrap();
-        let told = again.change_mute(&mute, true).await.unwrap_err().to_string();
-        assert!(told.contains("remove the file"), "{told}");
+        let error = again.change_mute(&mute, true).await.unwrap_err().to_string();
+        assert!(error.contains("remove the file"), "{error}");
     }
 }

@@ -47,7 +47,7 @@ impl OpeningViews {
         let mut leadership = election.leadership.clone();
         let lease = &election.lease;
         loop {
-            if let Some(lease) = election.told_apart() {
+            if let Some(lease) = election.lease_identity() {
                 return Some(lease);
             }
             let standing = leadership.current_standing();
@@ -249,7 +249,7 @@ mod tests {
     async fn who_asks_while_the_journal_is_away_is_told_what_is_waited_for() {
         let (opening, stop, nobody) = (OpeningViews::new(), CancellationToken::new(), nobody());
         let waiting = opening.open_journal(&nobody, None, &stop);
-        let told = async {
+        let answers_that_it_waits = async {
             while !opening.why_closed().contains("waiting") {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -261,16 +261,16 @@ mod tests {
             assert_eq!(why, ready);
             stop.cancel();
         };
-        let (journal, ()) = tokio::join!(waiting, told);
+        let (journal, ()) = tokio::join!(waiting, answers_that_it_waits);
         assert!(journal.unwrap().is_none(), "a stop ends the waiting");
     }
 
     #[test]
     fn nobody_is_given_a_position_before_the_journal_is_open() {
-        let told = OpeningViews::new().newest_position().err();
+        let error = OpeningViews::new().newest_position().err();
         assert!(
-            matches!(&told, Some(ViewError::Unavailable(why)) if why.contains("being opened")),
-            "{told:?}"
+            matches!(&error, Some(ViewError::Unavailable(why)) if why.contains("being opened")),
+            "{error:?}"
         );
     }
 }

@@ -19,7 +19,7 @@ use kubewitness_watch::{CacheListers, SourceHandle};
 use tokio::sync::watch;
 
 kubewitness_core::words! {
-    /// How a plugin stands, apart from its figures.
+    /// The phase of a plugin, without its figures.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum PluginPhase {
         /// The plugin is checked and compiled for the first time.
@@ -86,11 +86,11 @@ pub struct SharedStatus {
     pub listers: CacheListers,
     sources: RwLock<BTreeMap<String, (SourceSpec, SourceHandle)>>,
     plugins: RwLock<BTreeMap<String, PluginState>>,
-    /// By plugin, what the journal has recorded of its database, whether or not the plugin runs.
+    /// By plugin, the losses of its database that the journal has recorded, whether or not the plugin runs.
     losses: RwLock<BTreeMap<String, Arc<[DatabaseLoss]>>>,
     /// Streams to which this controller passes states.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
-    /// By source, what blocks retention.
+    /// By source, the holders that block retention.
     held: RwLock<BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>>>,
     /// By plugin, the size of its reports.
     report_rooms: RwLock<BTreeMap<String, ReportRoom>>,
@@ -107,12 +107,12 @@ pub struct SharedStatus {
     /// The templates that people may submit; `None` if the settings disable it.
     offer: RwLock<Option<Arc<TemplateOffer>>>,
     journal_trouble: RwLock<Option<String>>,
-    /// Why objects ended badly, once there is an index of that.
+    /// Finds why objects ended badly, once the index exists.
     outcomes: OnceLock<Arc<dyn OutcomeFinder>>,
 }
 
 impl SharedStatus {
-    /// The first time counts.
+    /// Sets it once; later calls have no effect.
     pub fn set_outcomes(&self, outcomes: Arc<dyn OutcomeFinder>) {
         self.outcomes.get_or_init(|| outcomes);
     }

@@ -68,7 +68,7 @@ pub fn make_offer(
                 continue;
             }
         };
-        let told = if templates.contains_key(&parsed.name) {
+        let message = if templates.contains_key(&parsed.name) {
             format!("is a second template of the name `{}`: keep one", parsed.name)
         } else if templates.len() == TEMPLATES_MOST {
             format!("is one template too many: at most {TEMPLATES_MOST} are offered")
@@ -76,7 +76,7 @@ pub fn make_offer(
             templates.insert(parsed.name, parsed.spec);
             continue;
         };
-        problems.push(ManifestProblem::of(place, Some(entry.origin.first_line), told));
+        problems.push(ManifestProblem::of(place, Some(entry.origin.first_line), message));
     }
     let Some((host, submit)) = host.and_then(|host| Some((host, host.submit.as_ref()?))) else {
         return (None, problems);
@@ -123,10 +123,10 @@ mod tests {
         let offer = offer.unwrap();
         assert_eq!(offer.templates.keys().collect::<Vec<_>>(), ["train"]);
         assert_eq!(offer.credentials, Credentials::Impersonation);
-        let told: Vec<_> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("spec.manifest: is no Job of batch/v1"), "{told:?}");
-        assert!(told[1].contains("is a second template of the name `train`"), "{told:?}");
+        let messages: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(messages.len(), 2, "{messages:?}");
+        assert!(messages[0].contains("spec.manifest: is no Job of batch/v1"), "{messages:?}");
+        assert!(messages[1].contains("is a second template of the name `train`"), "{messages:?}");
         assert!(make_offer(Some(&HostSpec::default()), &snapshot).0.is_none());
         assert!(make_offer(None, &snapshot).0.is_none());
     }

@@ -17,7 +17,7 @@ const PORTAL: (u64, u64) = (4, 5);
 /// Limits for the portal and for the health port that leave the reserve free.
 pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
     let limit = raise_limit().unwrap_or_else(|error| {
-        warn!("{error:#}; going on with {} file handles", shown(soft_limit()));
+        warn!("{error:#}; going on with {} file handles", limit_text(soft_limit()));
         soft_limit()
     });
     let (portal, health) = share_handles(limit);
@@ -27,7 +27,7 @@ pub fn for_clients() -> (ListenerBounds, ListenerBounds) {
         info!(
             "the limit of open files is {}: the portal takes {} connections at once (otherwise {}), the health port \
              {} (otherwise {}). More need a higher hard limit, such as `ulimit -Hn` or LimitNOFILE has it",
-            shown(limit),
+            limit_text(limit),
             portal.connections,
             ListenerBounds::PORTAL.connections,
             health.connections,
@@ -68,7 +68,7 @@ fn soft_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-fn shown(limit: Option<u64>) -> String {
+fn limit_text(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".into(), |limit| limit.to_string())
 }
 

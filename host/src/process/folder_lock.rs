@@ -43,8 +43,8 @@ mod tests {
     async fn two_processes_do_not_work_in_one_data_folder() {
         let folder = tempfile::tempdir().unwrap();
         let first = lock_folder(folder.path()).await.unwrap();
-        let told = lock_folder(folder.path()).await.unwrap_err().to_string();
-        assert!(told.contains("another process works in") && told.contains("--data"), "{told}");
+        let error = lock_folder(folder.path()).await.unwrap_err().to_string();
+        assert!(error.contains("another process works in") && error.contains("--data"), "{error}");
         drop(first);
         lock_folder(folder.path()).await.unwrap();
     }

@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn reads_are_told_where_they_are_wanted_whatever_the_filter_says_of_them() {
-        for (filter, wanted, told) in [
+        for (filter, wanted, expected) in [
             ("warn", true, "a document was read"),
             ("kubewitness_watch=debug", true, "a document was read"),
             ("off,kubewitness::audit=off", true, "a document was read"),
@@ -120,7 +120,7 @@ mod tests {
             });
             let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
             assert_eq!(text.lines().count(), usize::from(wanted), "{filter}: {text}");
-            assert!(text.contains(told), "{filter}: {text}");
+            assert!(text.contains(expected), "{filter}: {text}");
         }
     }
 

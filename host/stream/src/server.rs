@@ -295,15 +295,15 @@ mod tests {
         let (mut socket, _) = listener.accept().await.unwrap();
         info(&mut socket, other).await;
         let Ok(mut socket) = acceptor.accept(socket).await else { return };
-        let mut said = String::new();
-        while !said.contains("PING") {
+        let mut text = String::new();
+        while !text.contains("PING") {
             let mut part = [0; 4096];
             match socket.read(&mut part).await {
-                Ok(read) if read > 0 => said += &String::from_utf8_lossy(&part[..read]),
+                Ok(read) if read > 0 => text += &String::from_utf8_lossy(&part[..read]),
                 _ => return,
             }
         }
-        assert!(said.contains("hush"), "the password goes to the server that was named: {said}");
+        assert!(text.contains("hush"), "the password goes to the server that was named: {text}");
         socket.write_all(b"PONG\r\n").await.unwrap();
         socket.flush().await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -325,8 +325,8 @@ mod tests {
             let mut again = std::process::Command::new(std::env::current_exe().unwrap());
             again.args(["--exact", ITSELF]).env(FOLDER, folder.path()).env("SSL_CERT_FILE", made.authority);
             let output = again.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            let stdout = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && stdout.contains("1 passed"), "{stdout}");
             return;
         };
         drop(kubewitness_harness::http());

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::facts;
 
-/// How much of a refusal's body is kept for the person who looks for the reason.
+/// The size of the kept part of a refusal's body, for people who look for the reason.
 const BODY_BYTES: usize = 300;
 /// The longest pause that a destination may ask for.
 const LONGEST_MS: u64 = 3_600_000;
@@ -14,14 +14,15 @@ const LONGEST_MS: u64 = 3_600_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendAnswer {
     Taken,
-    /// Time cures it: too slow, too early, too often, or the server's own trouble.
+    /// A later try may succeed: the request was too slow, too early or one of too many, or the server has a
+    /// fault.
     Later {
         after_ms: Option<u64>,
         why: String,
     },
-    /// The same, for one address alone: the server takes messages for others.
+    /// The same, but only for this address: the server accepts messages for others.
     AddressLater(String),
-    /// A repeat is refused as well.
+    /// A repeat would be refused as well.
     Refused(String),
 }
 
@@ -42,7 +43,8 @@ impl From<Error> for SendAnswer {
             Error::RateLimited(after_ms) => {
                 Self::Later { after_ms: Some(after_ms), why: "rate limited".to_string() }
             }
-            // What was not granted, such as an address in a domain that the operator did not name, stays so.
+            // A repeat does not change a missing grant, such as for an address in a domain that the operator
+            // did not name.
             Error::Invalid(_) | Error::TooLarge(_) | Error::Denied(_) => Self::Refused(error.text()),
             Error::Unavailable(_) | Error::Timeout(_) | Error::Other(_) => {
                 Self::Later { after_ms: None, why: error.text() }
@@ -66,8 +68,9 @@ pub fn of_status(response: &Response) -> SendAnswer {
     }
 }
 
-/// The answer of a server that reports failure in the JSON body of a 200: 0 is success, and `again` are the codes that
-/// time cures. `fields` are the names of the code and of its text, in the order of preference.
+/// The answer of a server that reports failures in the JSON body of a 200. The code 0 means success; a
+/// message with a code of `again` is sent again. `fields` are the names of the code and of its text, in the
+/// order of preference.
 pub fn of_code(response: &Response, fields: &[(&str, &str)], again: &[i64]) -> SendAnswer {
     let status = of_status(response);
     if status != SendAnswer::Taken {
@@ -89,7 +92,7 @@ pub fn of_code(response: &Response, fields: &[(&str, &str)], again: &[i64]) -> S
     }
 }
 
-/// Reads seconds. A date is left to the back-off.
+/// Reads seconds. If the header has a date, the usual pauses apply.
 fn retry_after(response: &Response) -> Option<u64> {
     let (_, value) = response.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"))?;
     let seconds: u64 = value.trim().parse().ok()?;

@@ -8,16 +8,16 @@ use crate::config::{Channel, Config, Kind, Span};
 use crate::decide::PHASES;
 use crate::{direct, template};
 
-/// Every state is compared with each of them.
+/// Every state is compared with each channel and each route.
 const CHANNELS: usize = 32;
 const ROUTES: usize = 256;
-/// Each is read from the document of every state that is told.
+/// Each is read from the document of every reported state.
 const POINTERS: usize = 16;
-/// The most bytes of a title or a text, and of a template as JSON. Each placeholder of them may become 512
+/// The most bytes of a title or a text, and of a template as JSON. Each placeholder in them may become 512
 /// bytes.
 const TEXT_BYTES: usize = 4 << 10;
 const TEMPLATE_BYTES: usize = 32 << 10;
-/// A message is remembered no longer.
+/// Messages are remembered no longer than this.
 const LONGEST: Span = Span::seconds(30 * 24 * 3600);
 /// The headers that the plugin sets itself.
 const OWN_HEADERS: [&str; 2] = [direct::KEY, "content-type"];
@@ -46,7 +46,7 @@ pub fn check(config: &Config) -> Vec<FieldError> {
     faults
 }
 
-/// Without channels nobody reads these fields, so whoever writes them means something else.
+/// Without channels these fields have no effect, so they are a mistake.
 fn check_idle_fields(config: &Config, faults: &mut Vec<FieldError>) {
     for (field, is_there) in [
         ("routes", config.routes.is_some()),

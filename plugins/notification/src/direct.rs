@@ -1,6 +1,6 @@
 //! Without `channels`: posts each transition at once to the destination `people`, with the operator's JSON
-//! template. Each state has its own request and verdict. A bad end whose cause is not known yet comes again a
-//! moment later, if the template says why: its receiver gets one message, and that has the cause.
+//! template. Each state has its own request and verdict. If the template contains the cause of a bad end,
+//! such a state is retried until its cause is known: its receiver gets one message, with the cause.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ use crate::mutes::StoredMutes;
 use crate::report::{self, Report};
 use crate::template;
 
-/// The plugin's name for its destination. The operator says where that is.
+/// The name of the destination in the manifest, where the operator gives its address.
 pub const DESTINATION: &str = "people";
 pub const KEY: &str = "idempotency-key";
-/// A bad end comes again after so long, and so often, until its cause is known. The host looks for it after two seconds.
+/// The pause and the number of retries until a cause is known. The host looks for it after two seconds.
 const CAUSE_AFTER_MS: u64 = 3_000;
 const CAUSE_TRIES: u32 = 2;
 
@@ -31,7 +31,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     let mut down: Option<Verdict> = None;
     let mut reports = Vec::new();
     let mutes = match StoredMutes::read() {
-        // Without the grant of `kv` nobody mutes anything but by the manifest.
+        // Without the grant of `kv`, only the manifest can mute.
         Err(Error::Denied(_)) => StoredMutes::default(),
         Err(error) => return vec![Verdict::retry(error.text()); states.len()],
         Ok(mutes) => mutes,
@@ -45,8 +45,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
             reports.push(report(config, &facts, ("muted", &by)));
             return Verdict::Done;
         }
-        // All states have the same destination. If it did not answer one request, the others need not
-        // wait for it.
+        // All states have the same destination. If it does not answer one request, the others are not tried.
         if let Some(down) = &down {
             return down.clone();
         }
@@ -70,7 +69,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
     };
     let verdicts = states.iter().map(verdict).collect();
     match report::keep_reports(&reports) {
-        // Without the grant of `kv` nothing is listed.
+        // Without the grant of `kv`, no results are shown.
         Ok(()) | Err(Error::Denied(_)) => {}
         Err(error) => log::warn(report::UNLISTED, &[("why", &error.text())]),
     }
@@ -81,21 +80,21 @@ fn report(config: &Config, facts: &Facts, what: (&'static str, &str)) -> Report 
     Report::of(config, facts, DESTINATION, what, report::title(facts), clock::now_ms())
 }
 
-/// Whether a state is a transition. The subscription may have every state or only transitions. A resync is
+/// Whether a state is a transition. The subscription may select every state or only transitions. A resync is
 /// never news, even if its state was once a transition.
 pub fn is_news(state: &State) -> bool {
     if state.is_resync() {
         return false;
     }
-    let told = |status: &Status| {
+    let shown_part = |status: &Status| {
         (status.phase.clone(), status.reason.clone(), status.attempt, status.exit_code, status.terminal)
     };
     match state.change {
         Change::Present => {
-            state.previous.as_ref().is_none_or(|previous| told(previous) != told(&state.status))
+            state.previous.as_ref().is_none_or(|previous| shown_part(previous) != shown_part(&state.status))
         }
         Change::Gone => true,
-        // The object goes on, or nothing is known. Neither is a transition of its status.
+        // The object continues, or its state is unknown. Neither is a transition of its status.
         Change::Left | Change::Gap => false,
     }
 }
@@ -104,7 +103,7 @@ fn is_wanted(config: &Config, state: &State) -> bool {
     config.phases.is_empty() || config.phases.iter().any(|wanted| wanted == facts::phase(state))
 }
 
-/// `None`: its cause will be known soon.
+/// `None` if the cause will be known soon.
 fn request(
     config: &Config,
     pointers: &BTreeSet<String>,

@@ -3,8 +3,8 @@
 //! A message for every state would flood people after an outage, and sending inside a call would delay all
 //! states for one slow channel. So with `channels`, a call only notes the news, and a tick sends it
 //! ([`telling`]): through Slack, Feishu, DingTalk, WeCom, e-mail, Alertmanager, CloudEvents or any webhook,
-//! as rarely as possible. A message is remembered until each recipient got it or it is given up, and the
-//! result is reported. Without `channels` it posts JSON to the destination `people` at each transition
+//! as rarely as possible. A message is remembered until each recipient has it or it is given up, and its
+//! result is reported. Without `channels` each transition is posted as JSON to the destination `people`
 //! ([`direct`]).
 
 mod answer;

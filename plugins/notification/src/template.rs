@@ -11,7 +11,7 @@ use crate::facts::{self, Facts, outcomes};
 const OPEN: &str = "{{";
 const CLOSE: &str = "}}";
 
-/// The facts of a state that the standard template has, beside the text.
+/// The facts of a state in the standard template, beside the text.
 const STANDARD: [&str; 20] = [
     "id",
     "source",
@@ -79,7 +79,8 @@ pub fn fill_text(text: &str, facts: &Facts) -> String {
     filled
 }
 
-/// Faults for unknown placeholders, each with its field. `more` are names that this template knows besides.
+/// Faults for unknown placeholders, each with its field. `more` are additional names that this template may
+/// use.
 pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
     let mut faults = Vec::new();
     visit(path, template, &mut |path, name| {
@@ -97,7 +98,7 @@ pub fn check(path: &str, template: &Value, more: &[&str]) -> Vec<FieldError> {
     faults
 }
 
-/// Whether a template says why an object ended badly.
+/// Whether a template contains the cause of a bad end.
 pub fn says_why(template: &Value) -> bool {
     let mut says = false;
     visit("", template, &mut |_, name| {
@@ -125,7 +126,7 @@ fn visit(path: &str, template: &Value, seen: &mut dyn FnMut(&str, &str)) {
                 seen(path, name.trim());
                 rest = behind;
             }
-            // One that is not closed is told with its braces.
+            // The text of a placeholder that is not closed is kept with its braces.
             if let Some(open) = rest.find(OPEN) {
                 seen(path, &rest[open..]);
             }

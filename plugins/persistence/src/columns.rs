@@ -11,22 +11,22 @@ use serde_json::value::RawValue;
 use crate::config::{Column, Config, Documents, Type};
 use crate::{document, gpus, schema};
 
-/// A text is for people and for comparison; the document has what is cut.
+/// The limit of a text, which serves people and comparisons. The document has the rest.
 const TEXT_BYTES: usize = 4096;
-/// Values that are asked for one by one for a state, GPUs included. Where the columns need more, the whole document is
-/// asked for, so that a batch of 1,024 states stays below the 4,096 calls that a plugin has.
-const READS: usize = 3;
+/// The most values that are read one by one for a state, including those for GPUs. If the columns need more,
+/// the whole document is read, so that a batch of 1,024 states stays below the 4,096 calls of a plugin.
+const MOST_READS: usize = 3;
 
 /// Reads all columns of a state with few calls to the host.
 pub struct ColumnReader<'c> {
     columns: &'c [Column],
     kept: Documents,
     reads: Vec<DocumentValue>,
-    /// The columns with a value of a wrong type, and how many there were.
+    /// The columns that had values of a wrong type, with the number of these values.
     wrong: RefCell<Vec<WrongColumn>>,
 }
 
-/// One value of the document, and the columns that are within it.
+/// One value of the document, and the columns that are read from it.
 #[derive(Debug, PartialEq, Eq)]
 struct DocumentValue {
     pointer: String,
@@ -37,7 +37,7 @@ struct DocumentValue {
 pub struct TableColumns {
     /// In the order of the configuration.
     pub configured: Vec<FilledColumn>,
-    /// For object_history.
+    /// The documents for object_history.
     pub documents: FilledColumn,
 }
 
@@ -54,17 +54,17 @@ struct WrongColumn {
 }
 
 thread_local! {
-    /// The columns whose wrong values this instance has told.
-    static TOLD: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    /// The columns whose wrong values this instance has logged.
+    static LOGGED_COLUMNS: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
 }
 
 impl<'c> ColumnReader<'c> {
     pub fn new(config: &'c Config) -> Self {
         let columns = config.columns.as_slice();
-        let most = if config.gpus.is_empty() { READS } else { READS - gpus::READS };
+        let most = if config.gpus.is_empty() { MOST_READS } else { MOST_READS - gpus::MOST_READS };
         let reads = match config.documents {
             Documents::None => reads(columns, most),
-            Documents::Pruned | Documents::Whole => whole(columns),
+            Documents::Pruned | Documents::Whole => whole_document(columns),
         };
         Self { columns, kept: config.documents, reads, wrong: RefCell::new(Vec::new()) }
     }
@@ -93,7 +93,7 @@ impl<'c> ColumnReader<'c> {
         for read in &self.reads {
             let Some(text) = self::read(state.seq, &read.pointer)? else { continue };
             if self.kept != Documents::None {
-                kept = document::document_column(self.kept, &text, &named(state));
+                kept = document::document_column(self.kept, &text, &object_name(state));
             }
             if read.columns.is_empty() {
                 continue;
@@ -117,16 +117,16 @@ impl<'c> ColumnReader<'c> {
         match wrong.iter_mut().find(|wrong| wrong.column == column) {
             Some(wrong) => wrong.count += 1,
             None => {
-                wrong.push(WrongColumn { column, count: 1, example: named(state) });
+                wrong.push(WrongColumn { column, count: 1, example: object_name(state) });
             }
         }
     }
 
-    /// Logs each column with wrong values once for an instance of the plugin.
+    /// Logs each column with wrong values once for each instance of the plugin.
     pub fn log_wrong_values(&self) {
         for WrongColumn { column, count, example } in self.wrong.borrow().iter() {
             let Column { name, pointer, holds } = &self.columns[*column];
-            if !TOLD.with_borrow_mut(|told| told.insert(name.clone())) {
+            if !LOGGED_COLUMNS.with_borrow_mut(|logged| logged.insert(name.clone())) {
                 continue;
             }
             log::warn(
@@ -143,8 +143,9 @@ impl<'c> ColumnReader<'c> {
     }
 }
 
-/// A part of a document. JSON allows numbers that no float can hold, such as `1e400`, and one of them makes the parser
-/// refuse the whole text. Then each column's value is looked for in the text, and only that value is parsed.
+/// A part of a document. JSON allows numbers that no float can hold, such as `1e400`, and one of them makes
+/// the parser refuse the whole text. Then each column's value is searched in the text, and only that value is
+/// parsed.
 enum ParsedValue<'t> {
     Whole(Json),
     Text(&'t RawValue),
@@ -170,7 +171,7 @@ impl<'t> ParsedValue<'t> {
         };
         match self {
             Self::Whole(json) => json.pointer(pointer).map_or(FoundValue::Nothing, of),
-            Self::Text(text) => match within(text, pointer) {
+            Self::Text(text) => match value_within(text, pointer) {
                 None => FoundValue::Nothing,
                 Some(found) => {
                     serde_json::from_str(found.get()).map_or(FoundValue::OtherType, |json| of(&json))
@@ -180,7 +181,7 @@ impl<'t> ParsedValue<'t> {
     }
 }
 
-fn within<'t>(text: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
+fn value_within<'t>(text: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
     pointer.split('/').skip(1).try_fold(text, |text, key| {
         let key = key.replace("~1", "/").replace("~0", "~");
         match text.get().as_bytes().first()? {
@@ -194,11 +195,11 @@ fn within<'t>(text: &'t RawValue, pointer: &str) -> Option<&'t RawValue> {
     })
 }
 
-fn named(state: &State) -> String {
+fn object_name(state: &State) -> String {
     format!("{}/{}", state.object.namespace, state.object.name)
 }
 
-/// `None` where the document has no such value, and where it has one that is larger than a call may carry.
+/// `None` if the document has no such value, or one that is larger than a call may carry.
 fn read(seq: u64, pointer: &str) -> Result<Option<String>, Error> {
     let text = if pointer.is_empty() { documents::json(seq) } else { documents::get(seq, pointer) };
     match text {
@@ -210,7 +211,7 @@ fn read(seq: u64, pointer: &str) -> Result<Option<String>, Error> {
     }
 }
 
-/// Columns of one part of the document share a call: all labels, or all of the template.
+/// Groups columns so that those of one part of the document share a call, such as all labels.
 fn reads(columns: &[Column], most: usize) -> Vec<DocumentValue> {
     let mut reads: Vec<DocumentValue> = Vec::new();
     for (place, column) in columns.iter().enumerate() {
@@ -224,22 +225,23 @@ fn reads(columns: &[Column], most: usize) -> Vec<DocumentValue> {
         }
     }
     if reads.len() > most {
-        return whole(columns);
+        return whole_document(columns);
     }
     reads
 }
 
-fn whole(columns: &[Column]) -> Vec<DocumentValue> {
+fn whole_document(columns: &[Column]) -> Vec<DocumentValue> {
     vec![DocumentValue { pointer: String::new(), columns: (0..columns.len()).collect() }]
 }
 
-/// The beginning of a pointer, up to so many keys.
+/// The beginning of a pointer, with at most this many keys.
 fn first_keys(pointer: &str, keys: usize) -> &str {
     let end = pointer.match_indices('/').nth(keys).map_or(pointer.len(), |(at, _)| at);
     &pointer[..end]
 }
 
-/// `None`: it is of another type. Labels are always texts, so a text may stand for a number.
+/// The value as the column's type; `None` if it is of another type. Labels are always texts, so a text may
+/// contain a number.
 fn value(holds: Type, json: &Json) -> Option<Value> {
     match (holds, json) {
         (Type::Text, Json::String(text)) => Some(column_text(text, TEXT_BYTES).into()),
@@ -248,7 +250,7 @@ fn value(holds: Type, json: &Json) -> Option<Value> {
         (Type::Integer, Json::Number(number)) => number.as_i64().map(Value::Integer),
         (Type::Integer, Json::String(text)) => text.parse().ok().map(Value::Integer),
         (Type::Number, Json::Number(number)) => number.as_f64().map(Value::Float),
-        // The parser of JSON is in the component already.
+        // The component contains the JSON parser anyway.
         (Type::Number, Json::String(text)) => serde_json::from_str(text).ok().map(Value::Float),
         (Type::Boolean, Json::Bool(truth)) => Some(Value::Boolean(*truth)),
         (Type::Boolean, Json::String(text)) => text.parse().ok().map(Value::Boolean),
@@ -268,7 +270,7 @@ mod tests {
     }
 
     fn pointers(of: &[&str]) -> Vec<(String, usize)> {
-        reads(&columns(of), READS).into_iter().map(|read| (read.pointer, read.columns.len())).collect()
+        reads(&columns(of), MOST_READS).into_iter().map(|read| (read.pointer, read.columns.len())).collect()
     }
 
     #[test]

@@ -8,53 +8,57 @@ use serde::{Deserialize, Deserializer, de};
 use crate::schema;
 pub use crate::schema::Type;
 
-/// Each column costs the hot path a value in two tables.
-const COLUMNS: usize = 32;
-/// With it, the longest name of an index stays below the 63 bytes that PostgreSQL keeps of a name.
+/// The most columns. Each adds a value to two tables on the hot path.
+const MOST_COLUMNS: usize = 32;
+/// With this limit, the longest name of an index stays below the 63 bytes that PostgreSQL keeps.
 const PREFIX_BYTES: usize = 24;
 const NAME_BYTES: usize = 63;
 /// The most bytes that Kubernetes allows for the name of a resource.
 const RESOURCE_BYTES: usize = 253;
 const POINTER_BYTES: usize = 512;
-/// Names that belong to the host or to a database. The host refuses them, too.
-const TAKEN: [&str; 9] =
+/// Prefixes of names that the host or a database uses. The host refuses them, too.
+const RESERVED_PREFIXES: [&str; 9] =
     ["kubewitness_", "sqlite_", "pg_", "pragma_", "lo_", "dblink", "inet_", "plpgsql_", "binary_upgrade_"];
-/// Columns that SQLite and PostgreSQL give every table.
+/// Columns that SQLite and PostgreSQL add to every table.
 const SYSTEM_COLUMNS: [&str; 8] = ["rowid", "oid", "ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"];
 
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Makes indexes for people who look up one object: object_status by namespace and name, object_history by uid.
-    /// Each write then costs several times as much.
+    /// Creates indexes for look-ups of a single object: object_status by namespace and name, object_history
+    /// by uid. Each write then costs several times as much.
     pub index: bool,
-    /// Values of the document that object_status and object_history get as columns of their own. A column is added to
-    /// the tables when it is first named here. One that is no longer named stays, and new rows have NULL in it.
+    /// Values of the document that object_status and object_history get as columns of their own. A column is
+    /// added to the tables when it is first named here. A column that is no longer named stays, and new rows
+    /// have NULL in it.
     #[cfg_attr(test, schemars(length(max = 32)))]
     pub columns: Vec<Column>,
     /// The part of each state's document that object_history keeps, in the column `document`.
     pub documents: Documents,
-    /// Makes the views for dashboards: object_current, object_times, object_queue_times, object_failures,
+    /// Creates the views for dashboards: object_current, object_times, object_queue_times, object_failures,
     /// object_gpu_hours, and with `causes` object_causes.
     pub views: bool,
-    /// The resource that object_transitions counts as GPUs, such as `nvidia.com/gpu`: the limits of the containers, times
-    /// `parallelism`. Documents are read for it where a phase changes. Left out, GPUs are not counted.
+    /// The resource that object_transitions counts as GPUs, such as `nvidia.com/gpu`: the limits of the
+    /// containers, times
+    /// `parallelism`. It needs the documents of states that change the phase. By default GPUs are not
+    /// counted.
     #[cfg_attr(test, schemars(length(max = 253)))]
     pub gpus: String,
     /// Writes to object_outcomes why objects ended badly: the cause, the pod and the container that failed first, and the
     /// sentence for people. The manifest needs the grant `outcomes` and `tick`.
     pub causes: bool,
-    /// How long rows of object_history and object_transitions are kept, such as `90d` or `12h`. Older ones are deleted in
-    /// ticks, so the manifest needs `tick`. Left out, they stay.
+    /// How long rows of object_history and object_transitions are kept, such as `90d` or `12h`. Ticks delete
+    /// older ones, so the manifest needs `tick`. By default all are kept.
     #[cfg_attr(test, schemars(with = "Option<String>", regex(pattern = "^[0-9]+[dh]$")))]
     pub keep: Option<KeepRows>,
-    /// Stands before the name of each table, index and view, such as `batch_`: several installations can share one
-    /// database then. A letter, then letters, digits and underscores, all in lower case, at most 24.
+    /// The prefix of the names of all tables, indexes and views, such as `batch_`, with which several
+    /// installations can share a database. A letter, then letters, digits and underscores, all in lower case,
+    /// at most 24.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
     pub prefix: String,
-    /// Whether the plugin makes and changes tables itself. Where its user in the database has no right to, say `false`,
-    /// and run the files of deploy/schema.
+    /// Whether the plugin creates and changes tables itself. If its user in the database lacks the right, use
+    /// `false`, and run the files of deploy/schema.
     pub create: bool,
 }
 
@@ -74,8 +78,8 @@ impl Default for Config {
     }
 }
 
-/// `pruned` is without managed fields, the copy that `kubectl apply` keeps, and heartbeats. Of a document over 256 KiB, its
-/// size is kept alone.
+/// `pruned` is the document without managed fields, the copy that `kubectl apply` keeps, and heartbeats. For
+/// a document over 256 KiB, only its size is kept.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "lowercase")]
@@ -93,7 +97,8 @@ pub struct Column {
     /// The column's name in the database: a letter, then letters, digits and underscores, all in lower case, at most 63.
     #[cfg_attr(test, schemars(regex(pattern = "^[a-z][a-z0-9_]{0,62}$")))]
     pub name: String,
-    /// Where the value is in the document, as a JSON Pointer. `/` within a key is written `~1`, and `~` is written `~0`.
+    /// The JSON Pointer of the value in the document. `/` within a key is written `~1`, and `~` is written
+    /// `~0`.
     #[cfg_attr(test, schemars(regex(pattern = "^/"), length(max = 512)))]
     pub pointer: String,
     #[serde(rename = "type")]
@@ -107,7 +112,7 @@ pub struct KeepRows {
 }
 
 impl KeepRows {
-    /// Rows of the last hour are still written to.
+    /// Rows of the last hour may still change.
     const LEAST_MS: u64 = 3_600_000;
 
     fn parse(text: &str) -> Option<Self> {
@@ -132,8 +137,11 @@ impl<'de> Deserialize<'de> for KeepRows {
 
 pub fn check(config: &Config) -> Vec<FieldError> {
     let mut faults = Vec::new();
-    if config.columns.len() > COLUMNS {
-        faults.push(FieldError::new("columns", format!("has {}, at most {COLUMNS}", config.columns.len())));
+    if config.columns.len() > MOST_COLUMNS {
+        faults.push(FieldError::new(
+            "columns",
+            format!("has {}, at most {MOST_COLUMNS}", config.columns.len()),
+        ));
     }
     if !config.prefix.is_empty() && !is_name(&config.prefix, PREFIX_BYTES) {
         faults.push(FieldError::new("prefix", wrong_name(PREFIX_BYTES)));
@@ -170,12 +178,12 @@ fn is_name(name: &str, most: usize) -> bool {
     name.len() <= most
         && name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-        && !TAKEN.iter().any(|taken| name.starts_with(taken))
-        && !name.contains(TAKEN[0])
+        && !RESERVED_PREFIXES.iter().any(|taken| name.starts_with(taken))
+        && !name.contains(RESERVED_PREFIXES[0])
 }
 
 fn wrong_name(most: usize) -> String {
-    let taken = TAKEN.join(", ");
+    let taken = RESERVED_PREFIXES.join(", ");
     format!(
         "write a letter, then letters, digits and underscores, all in lower case, at most {most} of them; these \
          beginnings are taken: {taken}"

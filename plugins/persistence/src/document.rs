@@ -6,21 +6,22 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::config::Documents;
 
-/// A larger one is usually data in a ConfigMap or an environment, and a table is no place for it. etcd takes 1.5 MiB.
+/// A larger document usually contains data, as in a ConfigMap, which does not belong into a table. etcd
+/// accepts 1.5 MiB.
 const DOCUMENT_BYTES: usize = 256 * 1024;
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Fields of conditions that change while nothing happens.
+/// Fields of conditions that change although nothing happens.
 const HEARTBEATS: [&str; 2] = ["lastProbeTime", "lastHeartbeatTime"];
 
-/// The text for the column. A document that is too large is replaced by a small one that says so: a part of a document
-/// is no JSON.
+/// The text for the column. A document that is too large is replaced by a small one with its size, because a
+/// truncated document is no JSON.
 pub fn document_column(kept: Documents, text: &str, object: &str) -> Value {
     let text = match kept {
         Documents::None => return Value::Null,
         Documents::Whole => text.to_string(),
         Documents::Pruned => match serde_json::from_str(text) {
             Ok(document) => prune_document(document).to_string(),
-            // The host hands over what the API server wrote; it is kept as it is.
+            // The text from the host is stored unchanged, as the API server wrote it.
             Err(_) => text.to_string(),
         },
     };
@@ -35,7 +36,7 @@ pub fn document_column(kept: Documents, text: &str, object: &str) -> Value {
     json!({"cut": {"bytes": text.len(), "most": DOCUMENT_BYTES}}).to_string().into()
 }
 
-/// Without who manages which field, the copy that kubectl keeps, and heartbeats.
+/// Removes the managed fields, the copy that kubectl keeps, and heartbeats.
 fn prune_document(mut document: Json) -> Json {
     if let Some(metadata) = object_member(&mut document, "metadata") {
         metadata.remove("managedFields");

@@ -60,7 +60,8 @@ impl Plugin for Persistence {
         };
         let verdicts = match writer.write(states) {
             Ok(()) => vec![Verdict::Done; states.len()],
-            // One bad row makes the statement fail for all rows. Alone it only fails itself.
+            // One bad row makes the statement fail for all rows. A state that is delivered alone only fails
+            // itself.
             Err(Error::Invalid(_) | Error::TooLarge(_)) if states.len() > 1 => {
                 states.iter().map(|state| writer.write_one(state)).collect()
             }
@@ -82,28 +83,28 @@ impl Ticking for Persistence {
             }
             config.keep.map_or(Ok(()), |keep| retention::tick(config, keep))
         });
-        // What this instance has seen of the tables may not be so any more.
-        Ok(ticked.inspect_err(|_| SEEN.set(None))?)
+        // The tables may have changed since this instance found them.
+        Ok(ticked.inspect_err(|_| FOUND_TABLES.set(None))?)
     }
 }
 
 kubewitness_sdk::export!(Persistence, tick);
 
 thread_local! {
-    /// This instance's finding about the tables. It is only a shortcut: [`CallWriter::write`] notices if they
-    /// are gone.
-    static SEEN: RefCell<Option<ReadyTables>> = const { RefCell::new(None) };
-    /// Whether a write found a table missing.
-    static MISSING: Cell<bool> = const { Cell::new(false) };
+    /// The tables that this instance has found. They are only cached: [`CallWriter::write`] notices if they
+    /// are missing.
+    static FOUND_TABLES: RefCell<Option<ReadyTables>> = const { RefCell::new(None) };
+    /// Whether a write failed because a table was missing.
+    static MISSES_TABLE: Cell<bool> = const { Cell::new(false) };
 }
 
 fn ready_tables(config: &Config) -> Result<ReadyTables, Error> {
-    if let Some(ready) = SEEN.with_borrow(Clone::clone) {
+    if let Some(ready) = FOUND_TABLES.with_borrow(Clone::clone) {
         return Ok(ready);
     }
-    let ready = tables::prepare(config, MISSING.get())?;
-    SEEN.set(Some(ready.clone()));
-    MISSING.set(false);
+    let ready = tables::prepare(config, MISSES_TABLE.get())?;
+    FOUND_TABLES.set(Some(ready.clone()));
+    MISSES_TABLE.set(false);
     Ok(ready)
 }
 
@@ -126,23 +127,25 @@ impl CallWriter<'_> {
         let written = self.write_tables(states);
         let Err(Error::Invalid(message)) = &written else { return written };
         let lacks_table = message.contains("no such table");
-        // A connection of the pool may also remember a table as it was before another one added the column.
+        // A connection of the pool may also remember a table as it was before another connection added the
+        // column.
         if lacks_table || message.contains("has no column") {
-            // It was made in a call that was rolled back, or somebody removed it. The next try makes it again.
-            SEEN.set(None);
-            MISSING.set(lacks_table);
+            // The table was created in a call that was rolled back, or somebody removed it. The next try
+            // creates it again.
+            FOUND_TABLES.set(None);
+            MISSES_TABLE.set(lacks_table);
             return Err(Error::Unavailable(message.clone()));
         }
         written
     }
 
     fn write_tables(&self, states: &[State]) -> Result<(), Error> {
-        // A resync shows how an object is. It is no part of the object's history.
+        // A resync shows the present state of an object, and is not part of its history.
         let (shown, happened): (Vec<_>, Vec<_>) = states.iter().partition(|state| state.is_resync());
         if !happened.is_empty() {
             let hidden = rows::overlap::shown_elsewhere(DATABASE, &happened, self.names())?;
-            // Other calls wait for the database from the first statement on. The host makes these rows, which are most
-            // of the work, before it takes the database.
+            // Other calls wait for the database after the first statement. So the host makes these rows,
+            // which are most of the work, before the first statement.
             sql::write_states(
                 DATABASE,
                 &self.history(&happened)?,
@@ -176,7 +179,7 @@ impl CallWriter<'_> {
         })
     }
 
-    /// The rows of the history that also say how each object is now.
+    /// The rows of the history that also change the present state of their object.
     fn status_of(&self, states: &[&State], hidden: &BTreeSet<u32>) -> TableCopy {
         let says_nothing = |state: &State, place| !rows::is_current(state) || hidden.contains(&place);
         let of_the_past = states.iter().zip(0..).filter(|(state, place)| says_nothing(state, *place));

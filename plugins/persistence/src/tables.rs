@@ -1,6 +1,6 @@
-//! Brings a database to the version of the tables that this plugin writes, and adds the columns of the
-//! configuration. Several instances may do so at once, and a crash may come between any two statements. So
-//! each step is checked before it is done, and a step that another instance did meanwhile is not an error.
+//! Brings a database to the version of the tables that this plugin writes, and adds the configured columns.
+//! Several instances may do so at once, and a crash may come between any two statements. So each step is
+//! checked before it is done, and a step that another instance has done meanwhile is not an error.
 
 use std::collections::BTreeMap;
 
@@ -12,39 +12,39 @@ use crate::schema::{
     self, COLUMNS_TABLE, CURSORS, DATABASE, HISTORY, PrefixedNames, SCHEMA, STATUS, VERSION,
 };
 
-/// Columns that configurations have added over time. Each costs every write a value, also if no configuration names it
-/// any more.
-const KNOWN: usize = 128;
+/// The most columns that configurations may add over time. Each adds a value to every write, even if no
+/// configuration names it any more.
+const MOST_ADDED_COLUMNS: usize = 128;
 
-/// The words of the host where the database's user lacks a right.
-const REFUSES: &str = "refuses it";
-/// A message with it has told already what an administrator does.
-const LET_A_USER: &str = "let a user who may";
+/// The text with which the host reports that the database's user lacks a right.
+const LACKS_RIGHT: &str = "refuses it";
+/// A message that contains this already advises an administrator.
+const GRANT_ADVICE: &str = "let a user who may";
 
-/// The tables that were found or made.
+/// The tables that were found or created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadyTables {
     pub dialect: Dialect,
-    /// Columns that a former configuration added and this one does not name.
+    /// Columns that a former configuration added and the present one does not name.
     pub retired: Vec<String>,
 }
 
-/// Creates what is missing, and refuses tables that a newer version of this plugin has changed. `missing`: a
-/// table was missing, whatever the version says.
+/// Creates what is missing, and refuses tables that a newer version of this plugin has changed. `missing` is
+/// true if a table was missing although the version is present.
 pub fn prepare(config: &Config, missing: bool) -> Result<ReadyTables, Error> {
     let dialect = sql::dialect_of(DATABASE)?;
     let tables = Tables { config, names: PrefixedNames(&config.prefix), dialect };
     tables.prepare(missing).map_err(|error| match error {
-        // No state is at fault for what is wrong with tables, so none is parked for it.
+        // The states are not at fault for wrong tables, so none is parked for them.
         Error::Invalid(why) => Error::Unavailable(format!("the tables can't be prepared: {why}")),
-        Error::Unavailable(why) if why.contains(REFUSES) && !why.contains(LET_A_USER) => {
+        Error::Unavailable(why) if why.contains(LACKS_RIGHT) && !why.contains(GRANT_ADVICE) => {
             tables.for_an_administrator(&why)
         }
         other => other,
     })
 }
 
-/// Makes the tables of outcomes where they are missing, and their view where views are asked for.
+/// Creates the tables of outcomes if they are missing, and their view if views are requested.
 pub fn prepare_outcomes(config: &Config) -> Result<(), Error> {
     let dialect = sql::dialect_of(DATABASE)?;
     let tables = Tables { config, names: PrefixedNames(&config.prefix), dialect };
@@ -76,7 +76,7 @@ struct Tables<'c> {
 }
 
 impl Tables<'_> {
-    /// First all statements that make tables, then rows: MySQL commits at the former.
+    /// The statements that create tables come before rows, because MySQL commits at each of the former.
     fn prepare(&self, missing: bool) -> Result<ReadyTables, Error> {
         let newest = self.version()?;
         if let Some(newer) = newest.filter(|newest| *newest > VERSION) {
@@ -85,7 +85,7 @@ impl Tables<'_> {
                  give this one tables of its own with `prefix`"
             )));
         }
-        // If the tables exist, nothing is created: that would wait for other writers of the tables.
+        // If the tables exist, nothing is created, because that would wait for other writers of the tables.
         let from = if missing { 0 } else { newest.unwrap_or(0) };
         if from < VERSION {
             self.migrate(from)?;
@@ -139,7 +139,7 @@ impl Tables<'_> {
         Ok(())
     }
 
-    /// Names the files for a person who has the right to make tables.
+    /// Names the files for a person who has the right to create tables.
     fn for_an_administrator(&self, why: &str) -> Error {
         let folder = schema::folder(self.dialect);
         let prefix = match self.config.prefix.as_str() {
@@ -154,18 +154,22 @@ impl Tables<'_> {
         )
     }
 
-    /// Runs a statement that makes something. What is there already is no fault, whoever made it.
+    /// Runs a statement that creates something. It may exist already, whoever created it.
     fn make_if_missing(&self, statement: &str) -> Result<(), Error> {
         match sql::run(DATABASE, statement) {
-            Err(Error::Invalid(message)) if is_there(&message) => Ok(()),
+            Err(Error::Invalid(message)) if exists_already(&message) => Ok(()),
             made => made.map(drop),
         }
     }
 
-    /// The columns of this and of former configurations, with what each holds.
+    /// The columns of this and of former configurations, with the type of each.
     fn known_columns(&self) -> Result<BTreeMap<String, String>, Error> {
         let table = self.names.of(COLUMNS_TABLE);
-        let rows = sql::query(DATABASE, &format!("SELECT name, type FROM {table} LIMIT {}", KNOWN + 1), &[])?;
+        let rows = sql::query(
+            DATABASE,
+            &format!("SELECT name, type FROM {table} LIMIT {}", MOST_ADDED_COLUMNS + 1),
+            &[],
+        )?;
         let known: BTreeMap<_, _> = rows
             .into_iter()
             .filter_map(|row| match <[Value; 2]>::try_from(row) {
@@ -174,9 +178,9 @@ impl Tables<'_> {
             })
             .collect();
         let new = self.config.columns.iter().filter(|column| !known.contains_key(&column.name)).count();
-        if known.len() + new > KNOWN {
+        if known.len() + new > MOST_ADDED_COLUMNS {
             return Err(Error::Unavailable(format!(
-                "the tables would have more than {KNOWN} columns of configurations: remove old ones from the tables \
+                "the tables would have more than {MOST_ADDED_COLUMNS} columns of configurations: remove old ones from the tables \
                  and from {table}"
             )));
         }
@@ -200,12 +204,12 @@ impl Tables<'_> {
         let names: Vec<_> = self.config.columns.iter().map(|column| column.name.as_str()).collect();
         let mut lacking = Vec::new();
         for table in [STATUS, HISTORY].map(|table| self.names.of(table)) {
-            // One question is enough where nothing is lacking.
-            if self.has(&table, &names)? {
+            // If nothing is missing, one query is enough.
+            if self.has_columns(&table, &names)? {
                 continue;
             }
             for Column { name, holds, .. } in &self.config.columns {
-                if !self.has(&table, &[name])? {
+                if !self.has_columns(&table, &[name])? {
                     lacking.push(schema::add_column(&table, name, schema::of_type(*holds), self.dialect));
                 }
             }
@@ -222,7 +226,7 @@ impl Tables<'_> {
         }
         lacking.iter().try_for_each(|statement| self.make_if_missing(statement)).map_err(
             |error| match error {
-                Error::Unavailable(why) if why.contains(REFUSES) => warn_administrator(
+                Error::Unavailable(why) if why.contains(LACKS_RIGHT) => warn_administrator(
                     &format!("columns of the configuration are missing, and {why}"),
                     &what(),
                 ),
@@ -231,9 +235,10 @@ impl Tables<'_> {
         )
     }
 
-    /// Whether a table has all of these columns. The catalogues of servers are closed to plugins, so the columns
-    /// themselves are asked. The table's name is before each: SQLite takes an unknown name in quotes for a text.
-    fn has(&self, table: &str, columns: &[&str]) -> Result<bool, Error> {
+    /// Whether a table has all of these columns. Plugins can't read the catalogues of servers, so the query
+    /// reads the columns themselves. Each has the table's name in front, because SQLite takes an unknown name
+    /// in quotes for a text.
+    fn has_columns(&self, table: &str, columns: &[&str]) -> Result<bool, Error> {
         if columns.is_empty() {
             return Ok(true);
         }
@@ -245,15 +250,17 @@ impl Tables<'_> {
         }
     }
 
-    /// Columns that a row sets to NULL, so that object_status does not keep what an older configuration wrote. Somebody
-    /// may have removed some from the tables.
+    /// Columns that a row sets to NULL, so that object_status does not keep values of an older configuration.
+    /// Somebody may have removed some of them from the tables.
     fn retired_columns(&self, known: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
         let is_named = |name: &String| self.config.columns.iter().any(|column| column.name == *name);
         let mut retired: Vec<_> = known.keys().filter(|name| !is_named(name)).cloned().collect();
         retired.sort_unstable();
         let mut there = Vec::new();
         for name in retired {
-            if self.has(&self.names.of(STATUS), &[&name])? && self.has(&self.names.of(HISTORY), &[&name])? {
+            if self.has_columns(&self.names.of(STATUS), &[&name])?
+                && self.has_columns(&self.names.of(HISTORY), &[&name])?
+            {
                 there.push(name);
             }
         }
@@ -279,20 +286,21 @@ impl Tables<'_> {
     }
 }
 
-/// Logs what an administrator does about it. A refusal undoes the transaction, and the host then tells that
-/// alone, so the log has both.
+/// Logs advice for an administrator. A refusal undoes the transaction, and the host then reports only that,
+/// so both are logged.
 fn warn_administrator(why: &str, what: &str) -> Error {
     log::warn(what, &[("why", why)]);
     Error::Unavailable(format!("{why}: {what}"))
 }
 
-/// Clients of MySQL take a name in double quotes for a text.
+/// MySQL's clients take a name in double quotes for a text.
 pub fn for_clients(text: String, dialect: Dialect) -> String {
     if dialect == Dialect::Mysql { text.replace('"', "`") } else { text }
 }
 
-/// The words of SQLite and MySQL for a column or an index that is there. They have no `IF NOT EXISTS` for it.
-fn is_there(message: &str) -> bool {
+/// Whether SQLite or MySQL reports that a column or an index exists already. They have no `IF NOT EXISTS` for
+/// it.
+fn exists_already(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("duplicate column name") || message.contains("duplicate key name")
 }

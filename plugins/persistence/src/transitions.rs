@@ -14,9 +14,9 @@ use crate::config::Config;
 use crate::schema::{DATABASE, PrefixedNames, STATUS, TRANSITION, TRANSITIONS, TRANSITIONS_KEY};
 use crate::{gpus, rows};
 
-/// Objects of one question. Numbers of parameters are powers of two up to it, so that the database prepares few
-/// statements.
-const ASKED: usize = 256;
+/// The number of objects in one query. The number of parameters is a power of two up to it, so that the
+/// database prepares few statements.
+const OBJECTS_PER_QUERY: usize = 256;
 
 /// The newest row of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,8 @@ pub fn write(states: &[&State], config: &Config, dialect: Dialect) -> Result<(),
         let uid = rows::uid(state);
         let before = last.get(&uid);
         let phase = rows::phase(state);
-        // It is stored already, or is older than what is stored, as when a plugin starts from the beginning again.
+        // The row is stored already, or is older than the stored one, as when a plugin begins again at the
+        // start.
         if before.is_some_and(|before| before.seq >= state.seq || before.phase == phase) {
             continue;
         }
@@ -54,13 +55,13 @@ pub fn write(states: &[&State], config: &Config, dialect: Dialect) -> Result<(),
     sql::write_states(DATABASE, &made.into_write(names), None).map(drop)
 }
 
-/// A state whose phase is the one before is not asked about: most are such.
+/// Whether a state changes the phase. Most do not, and no query is made for them.
 fn changes_phase(state: &State) -> bool {
     let before = state.previous.as_ref().map(|previous| previous.phase.as_str());
     rows::is_current(state) && before != Some(rows::phase(state).as_str())
 }
 
-/// An object that is gone may have no document any more: it had the GPUs that it had before.
+/// A deleted object may have no document any more: it keeps its previous GPUs.
 fn gpus_of(state: &State, before: Option<&NewestRow>, resource: &str) -> Result<Option<i64>, Error> {
     if resource.is_empty() {
         return Ok(None);
@@ -68,12 +69,12 @@ fn gpus_of(state: &State, before: Option<&NewestRow>, resource: &str) -> Result<
     Ok(gpus::count(state, resource)?.or_else(|| before.and_then(|before| before.gpus)))
 }
 
-/// Rows in the making: what the states alone do not say.
+/// Rows in the making, with the facts that the states themselves lack.
 #[derive(Default)]
 struct TransitionRows {
     states: Vec<u64>,
     from: Vec<Value>,
-    /// Whether each phase before is the one that the host knows.
+    /// Whether each previous phase is the one that the host knows.
     is_from_known: bool,
     lasted: Vec<Value>,
     gpus: Vec<Value>,
@@ -81,7 +82,8 @@ struct TransitionRows {
 
 impl TransitionRows {
     fn push(&mut self, state: &State, before: Option<&NewestRow>, gpus: Option<i64>) {
-        // Where no row was written before, as when version 1 wrote the tables, the host knows the phase and nobody its time.
+        // If no previous row was written, as when version 1 wrote the tables, the host knows the phase, but
+        // its time is unknown.
         let known = state.previous.as_ref().map(|previous| rows::text(&previous.phase));
         let from = before.map(|before| before.phase.clone()).or_else(|| known.clone());
         self.is_from_known = (self.states.is_empty() || self.is_from_known) && from == known;
@@ -134,13 +136,13 @@ impl TransitionRows {
     }
 }
 
-/// Asks for the newest row of so many objects, in a few look-ups by key each, however often an object has changed. On
-/// servers object_status says which objects there are: it has one row an object.
+/// A query for the newest row of this many objects, with a few look-ups by key for each, however often an
+/// object has changed. On servers object_status provides the objects, because it has one row for each.
 fn newest_row_query(count: usize, names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let transitions = names.of(TRANSITIONS);
     let columns = "SELECT t.uid, t.seq, t.to_phase, t.changed_ms, t.gpus FROM";
     if dialect == Dialect::Sqlite {
-        // The key's index has the number of the row, so the row is found without another look-up in the index.
+        // The key's index contains the number of the row, so the row is found without another look-up.
         let places = vec!["(?)"; count].join(",");
         return format!(
             "{columns} (VALUES {places}) v JOIN {transitions} t ON t.rowid = (SELECT m.rowid FROM {transitions} m \
@@ -164,7 +166,7 @@ fn last_of(
     uids.dedup();
     let transitions = names.of(TRANSITIONS);
     let mut last = BTreeMap::new();
-    for asked in uids.chunks(ASKED) {
+    for asked in uids.chunks(OBJECTS_PER_QUERY) {
         let question = newest_row_query(asked.len().next_power_of_two(), names, dialect);
         let filled = asked.iter().chain(std::iter::repeat(&asked[0])).take(asked.len().next_power_of_two());
         let given: Vec<Value> = filled.map(Value::from).collect();
@@ -176,7 +178,7 @@ fn last_of(
                     "a row of {transitions} is not of its columns' types"
                 )));
             };
-            // Neither is ever written with a sign.
+            // Neither number ever has a sign.
             let gpus = if let Value::Integer(gpus) = gpus { Some(gpus) } else { None };
             last.insert(uid, NewestRow { seq: seq.cast_unsigned(), phase, at_ms: at.cast_unsigned(), gpus });
         }

@@ -1,4 +1,4 @@
-//! Commands that end the call of their state, and commands that try what the host does not allow.
+//! Commands that end the call of their state, and commands that try something that the host does not allow.
 //! Deliberately harmful plugins are in `tests/guests/hostile`.
 
 use std::hint::black_box;

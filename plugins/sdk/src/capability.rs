@@ -116,13 +116,13 @@ pub mod sql {
         raw::sql::write(database, rows)
     }
 
-    /// Writes the same rows into two tables. Either both are written or none.
+    /// Writes the same rows into two tables. Either both are written, or none is.
     pub fn write_both(database: &str, rows: &TableWrite, copy: &TableCopy) -> Result<u64, Error> {
         raw::sql::write_both(database, rows, copy)
     }
 
-    /// Writes a row for each of some states, whose facts the host fills in. It costs much less than rows that the plugin
-    /// makes of the same facts. With a copy both tables are written or none.
+    /// Writes a row for each of these states, whose facts the host fills in. It costs much less than rows
+    /// that the plugin makes of the same facts. With a copy, either both tables are written, or none is.
     pub fn write_states(database: &str, rows: &StateWrite, copy: Option<&TableCopy>) -> Result<u64, Error> {
         raw::sql::write_states(database, rows, copy)
     }

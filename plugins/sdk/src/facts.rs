@@ -2,12 +2,12 @@
 //! what a database has, and for tests.
 
 const WORD_BYTES: usize = 1024;
-/// A text that was cut ends with it.
+/// The end of a text that was cut.
 const CUT: &str = "…";
-/// Stands for a blank at the end of a uid.
+/// The replacement of a blank at the end of a uid.
 const BLANK: &str = "\u{2420}";
 
-/// A text of at most so many bytes that says where it is cut, without NUL.
+/// A text of at most this many bytes without NUL. If it is cut, its end shows that.
 pub fn column_text(text: &str, most: usize) -> String {
     match text.len() <= most {
         true => clean(text),
@@ -15,7 +15,8 @@ pub fn column_text(text: &str, most: usize) -> String {
     }
 }
 
-/// A uid. MySQL and MariaDB compare texts without the blanks at their end, so two such uids would share a row.
+/// A uid. MySQL and MariaDB ignore blanks at the end of a text when they compare, so two such uids would
+/// share a row.
 pub fn uid_text(uid: &str) -> String {
     let text = column_text(uid, WORD_BYTES);
     let end = text.trim_end_matches(' ').len();

@@ -106,13 +106,13 @@ pub fn tick<P: Ticking>(config: &OnceCell<P::Config>, due_ms: u64) -> Result<(),
     P::tick(parsed::<P>(config)?, due_ms)
 }
 
-/// `check` has refused an unreadable configuration. If one gets here all the same, an operator can still
-/// correct it.
+/// Parses the configuration. `check` has refused an unreadable one. If one comes all the same, an operator
+/// can still correct it.
 fn parsed<P: Plugin>(config: &OnceCell<P::Config>) -> Result<&P::Config, String> {
     if config.get().is_none() {
         let parsed = serde_json::from_str(&crate::capability::config_text());
         let parsed = parsed.map_err(|error| format!("the configuration can't be read: {error}"))?;
-        // It can't be set already: nothing else sets it, and this is not re-entered.
+        // It can't be set already: it is set nowhere else, and this function is not re-entered.
         drop(config.set(parsed));
     }
     config.get().ok_or_else(|| "the configuration is missing".into())

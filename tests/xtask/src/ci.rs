@@ -19,8 +19,8 @@ pub fn all() -> Result<ExitCode> {
     if structure::command()? != ExitCode::SUCCESS {
         bail!("folders are too large, or use each other in circles: what is printed above says which");
     }
-    // Compiling the tool that checks them leaves a core idle at its end, and so does a build. Installing what tests need
-    // waits for the network: the tests ask for it again, and find it.
+    // Building the tool that checks them leaves a core idle at its end, and so does the other build.
+    // Installing services waits for the network: the tests request it again, and then find it done.
     let (lints, dependencies) = std::thread::scope(|scope| {
         let dependencies = scope.spawn(dependencies);
         scope.spawn(|| (services::ensure(), services::ensure_valgrind()));
@@ -29,7 +29,8 @@ pub fn all() -> Result<ExitCode> {
     lints?;
     dependencies.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     fuzz::compiles()?;
-    // They include the tests that compare docs/reference with the code, and the figures of pages with those measured.
+    // The tests include those that compare docs/reference with the code, and the figures in pages with
+    // measured ones.
     let (tested, servers) = std::thread::scope(|scope| {
         let servers = scope.spawn(real::build_for_ci);
         (run::test(&TestSelection::default(), LintMode::Denied), servers.join())
@@ -45,19 +46,19 @@ pub fn all() -> Result<ExitCode> {
     real::in_ci(servers)
 }
 
-/// Compiles everything that tests do not compile, under the same lints.
+/// Compiles everything that tests do not compile, with the same lints.
 fn lints() -> Result<()> {
-    // First what tests need, so that each crate is compiled once.
+    // The programs of tests come first, so that each crate is compiled once.
     build::tests(&[], LintMode::Denied, &mut BuildTimes::default())?;
     step("lints of the benchmarks, the examples and the production build");
     let mut benches = cargo();
     benches.args(["build", "--locked", "--workspace", "--benches", "--examples"]);
-    // The binary for production contains the plugins. The host is compiled anew whenever this variable comes or goes, so
+    // The production binary contains the plugins. Setting this variable makes cargo compile the host anew, so
     // no other step sets it.
     let mut production = cargo();
     production.args(["build", "--locked"]).args(build::PRODUCTION);
     production.env("KUBEWITNESS_EMBED", PluginProfile::Quick.folder());
-    // The release compiles the allocator with its own settings; here its sources are not compiled.
+    // The release compiles the allocator with its own settings. This step does not compile its sources.
     if let Some(library) = services::installed_jemalloc() {
         production.env("JEMALLOC_OVERRIDE", library);
     }
@@ -69,7 +70,7 @@ fn lints() -> Result<()> {
     production_has_no_short_timers()?;
     step("the documentation of the SDK");
     let mut documented = cargo();
-    // The plugins were built in this profile, so the macros that the SDK needs are compiled already.
+    // This profile already has the macros that the SDK needs, because the plugins were built with it.
     documented.args([
         "doc",
         "--locked",
@@ -89,7 +90,7 @@ fn dependencies() -> Result<()> {
     let program = tools.join("bin").join("cargo-deny");
     if !program.is_file() {
         step("installing cargo-deny");
-        // It runs for a second: compiling it with optimisations would take minutes.
+        // It runs for a second, and optimising it would take minutes.
         let install = ["install", "--debug", "--locked", "--quiet", "cargo-deny@0.20.2", "--root"];
         check(cargo().args(install).arg(&tools).env("CARGO_PROFILE_DEV_DEBUG", "false"))?;
     }
@@ -106,19 +107,21 @@ fn dependencies() -> Result<()> {
     Ok(())
 }
 
-/// Who has the production build and asks it for the playground is told the command that has one.
+/// Checks that the production build names the command that has a playground, if somebody requests one.
 fn production_names_the_playground() -> Result<()> {
     let program = build::target().join("debug").join("kubewitness");
     let output = Command::new(&program).arg("playground").output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    if output.status.code() != Some(2) || !told.contains("`cargo xtask playground` builds and starts") {
-        bail!("`kubewitness playground` of the production build ended with {}: {told}", output.status);
+    let stderr_text = String::from_utf8_lossy(&output.stderr);
+    if output.status.code() != Some(2) || !stderr_text.contains("`cargo xtask playground` builds and starts")
+    {
+        bail!("`kubewitness playground` of the production build ended with {}: {stderr_text}", output.status);
     }
     Ok(())
 }
 
-/// A variable of the environment shortens Leases and pauses for tests. The production build doesn't know its name.
+/// Checks that the production build does not contain the environment variable that shortens Leases and pauses
+/// for tests.
 fn production_has_no_short_timers() -> Result<()> {
     const VARIABLE: &[u8] = b"KUBEWITNESS_TEST_TIMERS";
     let program = build::target().join("debug").join("kubewitness");

@@ -1,5 +1,5 @@
-//! Generates the reference in `docs`. Each page comes from a test in the crate that knows its content. The
-//! test compares the page with the committed one, so `cargo xtask ci` checks it as well.
+//! Generates the reference in `docs`. Each page comes from a test in the crate that has its content. The test
+//! compares the page with the committed one, so `cargo xtask ci` checks it as well.
 
 use anyhow::{Result, bail};
 

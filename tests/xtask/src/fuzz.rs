@@ -12,25 +12,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::build::{self, check, step};
 
-/// The time without `--for`. It is long enough to run the kept inputs and to search near them.
-const BY_DEFAULT: Duration = Duration::from_secs(60);
+/// The time without `--for`. It suffices to run the stored inputs and to search near them.
+const DEFAULT_TIME: Duration = Duration::from_secs(60);
 
 /// Coverage of edges and of compared values guides the search.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+const COVERAGE_FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg=fuzzing";
 
 pub fn command(args: &[String]) -> Result<()> {
-    let (known, mut targets, mut time) = (known()?, Vec::new(), BY_DEFAULT);
+    let (known_targets, mut targets, mut time) = (known_targets()?, Vec::new(), DEFAULT_TIME);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--for" => time = seconds(args.next().context("--for needs a time, such as 60s")?)?,
-            target if known.iter().any(|known| known == target) => targets.push(target.to_owned()),
-            target => bail!("there is no target `{target}`; there are {}", known.join(", ")),
+            target if known_targets.iter().any(|known| known == target) => targets.push(target.to_owned()),
+            target => bail!("there is no target `{target}`; there are {}", known_targets.join(", ")),
         }
     }
-    run(if targets.is_empty() { &known } else { &targets }, time)
+    run(if targets.is_empty() { &known_targets } else { &targets }, time)
 }
 
 fn seconds(text: &str) -> Result<Duration> {
@@ -44,8 +44,8 @@ fn seconds(text: &str) -> Result<Duration> {
     Ok(Duration::from_secs(digits.parse::<u64>().with_context(|| format!("`{text}` is no time"))? * scale))
 }
 
-/// Whether the targets still fit the code. The tests run the same properties over the kept inputs, and over hundreds of
-/// thousands of changed ones: building with coverage would take minutes to search for some seconds.
+/// Checks that the targets still compile. The tests run the same properties over the stored inputs, and over
+/// hundreds of thousands of changed ones; a build with coverage would take minutes for a search of seconds.
 pub fn compiles() -> Result<()> {
     step("the fuzz targets");
     let mut cargo = build::cargo();
@@ -57,8 +57,8 @@ fn folder() -> PathBuf {
     build::root().join("tests").join("fuzz")
 }
 
-/// Each target has a file of its own.
-fn known() -> Result<Vec<String>> {
+/// The targets, each in a file of its own.
+fn known_targets() -> Result<Vec<String>> {
     let folder = folder().join("libfuzzer").join("targets");
     let files = std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
     let mut names: Vec<String> = files
@@ -76,7 +76,11 @@ fn run(targets: &[String], time: Duration) -> Result<()> {
     // With `--target`, build scripts and macros are compiled without these flags.
     cargo.args(["build", "--locked", "--release", "--target", &triple]);
     cargo.arg("--manifest-path").arg(folder.join("libfuzzer").join("Cargo.toml"));
-    cargo.arg("--target-dir").arg(&built).env("RUSTFLAGS", FLAGS).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo
+        .arg("--target-dir")
+        .arg(&built)
+        .env("RUSTFLAGS", COVERAGE_FLAGS)
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
     check(&mut cargo)?;
     step(&format!("fuzzing {} for {} s", targets.join(" and "), time.as_secs()));
     let programs = built.join(&triple).join("release");
@@ -89,7 +93,7 @@ fn run(targets: &[String], time: Duration) -> Result<()> {
     })
 }
 
-/// New inputs go into the first folder; the kept ones are only read.
+/// New inputs go into the first folder; the stored ones are only read.
 fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duration) -> Result<()> {
     let (found, failed) = (built.join("corpus").join(target), built.join("failed").join(target));
     for folder in [&found, &failed] {
@@ -99,7 +103,7 @@ fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duratio
         .arg(format!("-max_total_time={}", time.as_secs()))
         .arg(format!("-dict={}", folder.join("tokens.dict").display()))
         .arg(format!("-artifact_prefix={}/", failed.display()))
-        // An input that hangs is a failure. The slowest kept one takes milliseconds.
+        // An input that hangs is a failure. The slowest stored input takes milliseconds.
         .args(["-timeout=10", "-print_final_stats=1", "-print_funcs=0", "-verbosity=0"])
         .args([&found, &folder.join("corpus").join(target)])
         .status()
@@ -115,7 +119,7 @@ fn fuzz(folder: &Path, built: &Path, program: &Path, target: &str, time: Duratio
     Ok(())
 }
 
-/// This machine's target triple, as the compiler writes it.
+/// This machine's target triple, in the form of the compiler.
 fn triple() -> Result<String> {
     let output = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()))
         .args(["--verbose", "--version"])

@@ -1,8 +1,9 @@
 //! The task runner: `cargo xtask COMMAND` does all the set-up that a command needs.
 //!
-//! Tests need plugins compiled to WebAssembly, the program with its simulated cluster, and databases; a plain
-//! `cargo test` can't build or start them. So the commands that do are one Rust program, which needs nothing
-//! but Cargo, and CI calls the same commands as a developer.
+//! Tests need plugins compiled to WebAssembly, the program with its simulated cluster, and databases, which a
+//! plain
+//! `cargo test` can't build or start. So the commands for them are one Rust program, which needs only Cargo,
+//! and CI uses the same commands as developers.
 
 mod build;
 mod ci;

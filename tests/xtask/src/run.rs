@@ -55,7 +55,7 @@ pub fn test(selection: &TestSelection, lints: LintMode) -> Result<ExitCode> {
     test_with(selection, lints, |_| ()).map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs the tests whose names contain this. They append what they measure to `records`.
+/// Runs the tests whose names contain one of these. They append their measurements to `records`.
 pub fn test_recorded(filter: &str, records: &Path) -> Result<()> {
     let selection = TestSelection { filters: vec![filter.to_owned()], ..TestSelection::default() };
     test_with(&selection, LintMode::Ignored, |command| {
@@ -63,10 +63,10 @@ pub fn test_recorded(filter: &str, records: &Path) -> Result<()> {
     })
 }
 
-/// The same as [`test`] with more variables for the tests.
+/// The same as [`test`], with additional variables for the tests.
 pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(&mut Command)) -> Result<()> {
     let mut times = BuildTimes::new(selection.timings);
-    // Installing waits for the network and for disks, and compiling does not.
+    // Installing waits for the network and for disks, which compiling does not.
     let (artifacts, missing) = std::thread::scope(|scope| {
         let services = scope.spawn(services::ensure);
         (build::tests(&selection.packages, lints, &mut times), services.join())
@@ -85,7 +85,7 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
         }
         _ => {}
     }
-    // The tests of one crate start their own: fewer of them need any.
+    // The tests of a single crate start their own servers: fewer of them need any.
     let servers = if selection.packages.is_empty() { Some(SharedServers::start()?) } else { None };
     let prepare = |command: &mut Command| {
         servers.iter().for_each(|servers| servers.name_to(command));
@@ -112,10 +112,10 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
     result.with_context(|| repeat_command(&seed))
 }
 
-/// The random choices of all tests follow from it.
+/// The variable with the seed of all random choices in tests.
 pub const SEED: &str = "KUBEWITNESS_SEED";
 
-/// Another one in each run, unless the environment names it.
+/// A new seed for each run, unless the environment has one.
 fn seed() -> String {
     std::env::var(SEED).unwrap_or_else(|_| {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -127,7 +127,7 @@ fn repeat_command(seed: &str) -> String {
     format!("seed {seed} (repeat with {SEED}={seed})")
 }
 
-/// The code blocks of the SDK's documentation and of the tutorial: the other libraries have none.
+/// The code blocks in the SDK's documentation and the tutorial; the other libraries have none.
 fn doc_examples(prepare: &dyn Fn(&mut Command)) -> Result<()> {
     step("examples in the documentation");
     let mut examples = cargo();

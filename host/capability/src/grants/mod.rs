@@ -94,7 +94,7 @@ pub struct PluginServices {
     /// The plugin's stored entries, and the journal's notes of its calls.
     pub kv: Vec<(String, Vec<u8>)>,
     /// The value that the controller shows to every plugin with `kv`.
-    pub told: SharedValue,
+    pub shared_mutes: SharedValue,
     /// The budget for the plugin's reports of objects.
     pub reports: ReportRoom,
     /// Where calls are noted before they have an effect.
@@ -136,7 +136,7 @@ impl OpenCapabilities {
         Self::build(None, host, data, lent).await
     }
 
-    /// For changed settings: unchanged entries stay open and are shared with the old capabilities, so that
+    /// Opens changed settings. Unchanged entries stay open and are shared with the old capabilities, so that
     /// calls in progress are not disturbed. Drop the old ones once their plugins are drained.
     ///
     /// If a new or changed entry can't be opened, the change is refused and the old settings stay. An entry
@@ -155,7 +155,7 @@ impl OpenCapabilities {
         self.kv.set_limits(bytes, a_second);
     }
 
-    /// With the redaction of another instance.
+    /// Shares the redaction of another instance.
     pub fn hiding_as(self, redaction: Arc<SecretRedaction>) -> Self {
         Self { redaction, ..self }
     }
@@ -234,14 +234,15 @@ impl OpenCapabilities {
         spec: &PluginSpec,
         backing: PluginServices,
     ) -> Result<Arc<dyn GrantProvider>, CapabilityError> {
-        let (mut granted, told) = (self.resolve_access(plugin, spec, &backing)?, backing.told.clone());
+        let (mut granted, shared_mutes) =
+            (self.resolve_access(plugin, spec, &backing)?, backing.shared_mutes.clone());
         let (most, reports) = (self.kv.clone(), backing.reports.clone());
         let PluginEntries { entries, writes, requests, commits } = read_plugin_entries(backing.kv)?;
-        granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, told, most, reports));
+        granted.kv = spec.grants.kv.then(|| kv::PluginKv::new(entries, writes, shared_mutes, most, reports));
         granted.outbox = RequestOutbox::new(plugin, &backing.version, backing.notes, requests);
         match granted.sql.values().next() {
             Some(database) => granted.standing.commits.load_note(&database.name, commits),
-            // What it lost concerns the plugin no longer.
+            // What the old database has lost no longer concerns the plugin.
             None => granted.standing.commits.reset(),
         }
         let stores = ReceiptStores {
@@ -391,15 +392,15 @@ impl OpenCapabilities {
         lost.map(|(name, _)| name.clone()).collect()
     }
 
-    /// Asks the database of such a plugin what it still has. `None` if nothing is lost after all, and the plugin is called
-    /// again.
+    /// Asks the database of such a plugin which commits it still has. `None` if nothing is lost after all,
+    /// and the plugin is called again.
     pub async fn survey_survivors(&self, plugin: &str) -> Result<Option<SurvivingReceipts>, CapabilityError> {
         let known = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin).cloned();
         let Some(standing) = known else { return Ok(None) };
         Ok(standing.survey_survivors(plugin).await?)
     }
 
-    /// Lets the plugin be called again: the journal no longer counts on what was lost.
+    /// Lets the plugin be called again: the journal no longer expects the lost commits.
     pub fn end_loss(&self, plugin: &str) {
         if let Some(standing) = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).get(plugin) {
             standing.forget_database();
@@ -434,7 +435,7 @@ impl OpenCapabilities {
         self.ledgers.values().filter_map(of).collect()
     }
 
-    /// The same after the plugins have ended, so that no record stays without a root.
+    /// Signs and closes ledgers after the plugins have ended, so that no record stays without a root.
     pub async fn sign_off(&self) {
         for ledger in self.ledgers.values() {
             if let Err(error) = ledger.sign_off().await {
@@ -452,7 +453,7 @@ impl OpenCapabilities {
     }
 }
 
-/// A plugin's own entries, and the notes of its calls.
+/// A plugin's own entries, and the notes about its calls.
 #[derive(Default)]
 struct PluginEntries {
     entries: Vec<(String, Vec<u8>)>,
@@ -481,7 +482,7 @@ fn read_plugin_entries(kept: Vec<(String, Vec<u8>)>) -> Result<PluginEntries, Gr
     Ok(found)
 }
 
-/// Claims come before anything is opened, because opening creates files. A path on a disk that does not
+/// Paths are claimed before anything is opened, because opening creates files. A path on a disk that does not
 /// answer is not opened.
 async fn claim_places(
     host: &HostSpec,

@@ -135,8 +135,8 @@ pub async fn open_database(
     }
 }
 
-/// Removes all receipts of a plugin from a database, for a plugin that is not called any more. The next
-/// plugin with its name gets every state again.
+/// Removes all receipts of a plugin from a database. The plugin must not be called any more. The next plugin
+/// with its name receives every state again.
 pub async fn forget_receipts(spec: &DatabaseSpec, data: &Path, plugin: &str) -> Result<(), BoxedError> {
     let engine = open_database(None, spec, data, None).await?;
     Ok(engine.forget_receipts(plugin, Seq::MAX).await?)

@@ -10,7 +10,7 @@ use kubewitness_core::files;
 pub(crate) enum ClaimFailure {
     /// The settings have to change.
     Taken(StorePathError),
-    /// The disk did not answer where the path leads; ask again.
+    /// The disk that has to resolve the path did not answer; ask again.
     Unknown(String),
 }
 

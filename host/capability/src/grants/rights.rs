@@ -1,4 +1,4 @@
-//! Asks a granted database's server what its user may do that no plugin needs.
+//! Finds rights of a granted database's user that no plugin needs, by asking the database's server.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use crate::sql::servers::reasons::ServerFailure;
 use crate::sql::servers::rights::ExcessRights;
 use crate::sql::servers::{PATIENCE, ServerLink};
 
-/// Connecting, and a few small questions.
+/// The time limit for connecting and a few small queries.
 const WITHIN: Duration = PATIENCE.answer;
 
-/// Looks at the user of a granted database on a server. `None` for a file, whose rights are those of the process.
+/// The excess rights of the user of a granted database. `None` for a file, whose rights are those of the
+/// process.
 pub async fn excess_rights(spec: &DatabaseSpec) -> Result<Option<ExcessRights>, ServerFailure> {
     let looked = async {
         match spec.only_kind() {

@@ -39,7 +39,7 @@ const HEADERS: usize = 64;
 const HEADER_BYTES: usize = 8 * 1024;
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Headers of a response that a plugin sees.
+/// The response headers that a plugin may see.
 const SEEN: [&str; 6] = ["content-type", "retry-after", "etag", "last-modified", "date", "x-request-id"];
 const SEEN_PREFIX: &str = "x-ratelimit-";
 /// The most bytes of response headers. They are kept with the notes of requests, and the server chooses names

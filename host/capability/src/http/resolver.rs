@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 /// The client tries one after the other. No reasonable name has more.
 const ADDRESSES: usize = 64;
-/// So that a plugin that keeps trying does not fill the log.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// How often a forbidden address is logged, so that a plugin that keeps trying does not fill the log.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 type AddressLookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
@@ -40,7 +40,7 @@ pub struct AddressGuard {
     setting: &'static str,
     reachable: Arc<[AddressRange]>,
     lookup: AddressLookup,
-    told: Arc<Mutex<Option<Instant>>>,
+    last_warning: Arc<Mutex<Option<Instant>>>,
 }
 
 impl AddressGuard {
@@ -62,7 +62,7 @@ impl AddressGuard {
             setting: "`addresses` of the destination",
             reachable: reachable.into(),
             lookup,
-            told: Arc::default(),
+            last_warning: Arc::default(),
         }
     }
 }
@@ -83,9 +83,9 @@ impl AddressGuard {
 
     fn warn_of_address(&self, address: IpAddr, kind: AddressKind) {
         let (destination, setting) = (&self.destination, self.setting);
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            *told = Some(Instant::now());
+        let mut last_warning = self.last_warning.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_warning.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+            *last_warning = Some(Instant::now());
             tracing::warn!(
                 destination,
                 %address,

@@ -7,8 +7,8 @@ use reqwest::Url;
 
 const PATH_BYTES: usize = 8 * 1024;
 
-/// The address with the plugin's path and query behind it. Whatever could lead elsewhere on the
-/// way through this or another parser is refused rather than repaired.
+/// Appends the plugin's path and query to the address. Anything that this parser or another one could read as
+/// a way out is refused and not repaired.
 pub fn join_path(base: &Url, path: &str) -> Result<Url, GrantError> {
     let refused = |why: &str| Err(GrantError::Invalid(format!("the path {why}")));
     if path.len() > PATH_BYTES {
@@ -24,11 +24,12 @@ pub fn join_path(base: &Url, path: &str) -> Result<Url, GrantError> {
     if lower.contains("%2f") || lower.contains("%5c") || lower.contains("%00") {
         return refused("hides a slash, a backslash or a NUL");
     }
-    // A dot in more bytes than it needs is one for some servers, and no text for any.
+    // Some servers decode a dot that is encoded in more bytes than necessary; others don't.
     if percent_decode_str(path).decode_utf8().is_err() {
         return refused("is no text when it is decoded");
     }
-    // Some servers take what is behind `;` for parameters of a segment, and the rest for its name.
+    // Some servers read the text after `;` as parameters of the segment, and ignore it when they look up the
+    // segment.
     let dots = |segment: &str| {
         let plain = segment.replace("%2e", ".").replace("%3b", ";");
         matches!(plain.split(';').next(), Some("." | ".."))
@@ -55,10 +56,10 @@ pub fn join_path(base: &Url, path: &str) -> Result<Url, GrantError> {
     Ok(url)
 }
 
-/// The operator's query may be a secret that says to whom a request goes, such as `?key=SECRET`. Of two values of one key
-/// some servers take the last, so a plugin can't send a key of the operator's. Servers read keys differently: without
-/// case, up to a `[`, with `.` as `_`, with `;` as `&`. So the plugin's keys are plain, and compared by letters and
-/// digits alone.
+/// Refuses keys that the operator's query has. That query may be a secret that identifies the recipient, such
+/// as `?key=SECRET`, and some servers use the last of two values of a key. Servers also differ in how they
+/// read keys: without case, up to a `[`, with `.` as `_`, with `;` as `&`. So the plugin's keys must be
+/// plain, and are compared by letters and digits alone.
 fn refuse_own_keys(own: &str, query: &str) -> Result<(), GrantError> {
     let keys = |query: &str| -> Vec<String> {
         let parts = query.split(['&', ';']).filter(|part| !part.is_empty());
@@ -143,8 +144,8 @@ mod tests {
             "group-id",
             "k\u{ff45}y=OTHER",
         ] {
-            let told = join_path(&base, &format!("?{bad}"));
-            assert!(matches!(told, Err(GrantError::Denied(_))), "{bad}: {told:?}");
+            let joined = join_path(&base, &format!("?{bad}"));
+            assert!(matches!(joined, Err(GrantError::Denied(_))), "{bad}: {joined:?}");
         }
         let fine = join_path(&base, "?keys=a&b=key;c=%26key=x").unwrap();
         assert_eq!(fine.query(), Some("key=SECRET&group_id=7&keys=a&b=key;c=%26key=x"));

@@ -16,7 +16,7 @@ const NOW: u64 = 1_700_000_000_123;
 
 type SeenRequests = Arc<Async<Vec<(String, HeaderMap, Vec<u8>)>>>;
 
-/// A receiver that answers by the last word of the path, and remembers what it was sent.
+/// A receiver that answers according to the last word of the path, and keeps the requests.
 #[allow(clippy::disallowed_methods)]
 async fn receiver() -> (String, SeenRequests) {
     let seen = SeenRequests::default();
@@ -32,7 +32,7 @@ async fn receiver() -> (String, SeenRequests) {
                     let headers = [("retry-after", "7"), ("set-cookie", "a=b")];
                     (StatusCode::TOO_MANY_REQUESTS, headers, "slow").into_response()
                 }
-                // Nothing of it is used again, so the next request looks its name up again.
+                // The connection is not used again, so the next request resolves the name again.
                 Some("close") => ([("connection", "close")], "closed").into_response(),
                 Some("never") => std::future::pending().await,
                 _ => "fine".into_response(),
@@ -112,7 +112,7 @@ async fn errors_say_what_to_do_and_not_where_it_was() {
     let destination = HttpDestination::open(&DestinationSpec { timeout: short, ..spec(&url) }).await.unwrap();
     let error = send(&destination, post("never", &[]), None).await.unwrap_err();
     assert!(matches!(error, GrantError::Timeout(_)), "{error}");
-    // Bound and dropped: nobody listens there.
+    // The port is free again, so nothing listens there.
     let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let destination = HttpDestination::open(&spec(&format!("http://{free}/hush"))).await.unwrap();
     let error = send(&destination, post("", &[]), None).await.unwrap_err();
@@ -145,10 +145,10 @@ async fn a_header_that_nobody_named_is_refused_beside_the_operators_secret() {
     let sent = seen.lock().await[0].1.clone();
     assert_eq!((sent["x-team"].as_bytes(), sent["x-token"].as_bytes()), (&b"ai"[..], &b"hush"[..]));
     for name in ["x-token", "X_Token", "x_team", "X-Scope-OrgID", "X-Vault-Token", "Authorization"] {
-        let told = send(&destination, post("", &[(name, "x")]), None).await.unwrap_err();
+        let error = send(&destination, post("", &[(name, "x")]), None).await.unwrap_err();
         assert!(
-            matches!(&told, GrantError::Denied(why) if why.contains("`pluginHeaders`")),
-            "{name}: {told}"
+            matches!(&error, GrantError::Denied(why) if why.contains("`pluginHeaders`")),
+            "{name}: {error}"
         );
     }
     assert_eq!(seen.lock().await.len(), 1);
@@ -177,8 +177,8 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
     let destination = HttpDestination::open(&spec).await.unwrap();
     assert_eq!(send(&destination, post("/jobs/7", &[]), None).await.unwrap().body, b"fine");
     let get = HttpRequest { method: "GET".into(), ..post("/jobs", &[]) };
-    let told = send(&destination, get, None).await.unwrap_err().to_string();
-    assert_eq!(told, "denied: the destination allows POST, and not GET");
+    let error = send(&destination, get, None).await.unwrap_err().to_string();
+    assert_eq!(error, "denied: the destination allows POST, and not GET");
     for path in ["/pods", "/jobsx", "/jobs/../pods", "/pods?/jobs", "/jobs/..;/pods", "/jobs/%252e%252e/pods"]
     {
         let error = send(&destination, post(path, &[]), None).await.unwrap_err();
@@ -193,7 +193,7 @@ async fn a_destination_takes_the_methods_paths_and_sizes_that_it_names() {
     assert!(send(&destination, small, None).await.is_ok(), "a query is no path");
 }
 
-/// A destination whose name answers with one after the other of these, and the last one ever after.
+/// A destination whose name resolves to these addresses in turn, and then to the last one.
 async fn named(url: &str, addresses: &[&str], answers: &'static [&'static str]) -> HttpDestination {
     let port = Url::parse(url).unwrap().port().unwrap();
     let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -221,10 +221,10 @@ async fn a_name_that_resolves_elsewhere_later_is_refused_when_the_client_connect
     assert_eq!(send(&destination, post("close", &[]), None).await.unwrap().body, b"closed");
     for kind in ["a loopback address", "the address of a cloud's metadata"] {
         let error = send(&destination, post("close", &[]), None).await.unwrap_err();
-        let told = format!(
+        let expected = format!(
             "unavailable: the destination's name resolves to {kind}, which the destination's `addresses` do not allow"
         );
-        assert_eq!(error.to_string(), told);
+        assert_eq!(error.to_string(), expected);
     }
     assert_eq!(seen.lock().await.len(), 1);
 }
@@ -293,7 +293,7 @@ async fn a_request_is_signed_by_its_scheme_with_the_secret_of_the_moment() {
     assert!(seen[1].0.starts_with("/base?access_token=abc&timestamp=1700000000123&sign="), "{}", seen[1].0);
     assert_eq!(seen[1].2, b"{}");
     let signatures = [2, 3].map(|place| seen[place].1["x-sign"].to_str().unwrap());
-    assert!(signatures.iter().all(|one| one.starts_with("t=1700000000,v1=")), "{signatures:?}");
+    assert!(signatures.iter().all(|signature| signature.starts_with("t=1700000000,v1=")), "{signatures:?}");
     assert_ne!(signatures[0], signatures[1], "the secret was rotated");
 }
 
@@ -306,7 +306,7 @@ async fn an_address_that_is_a_secret_is_told_nowhere_and_leads_where_it_was_judg
         allow_plain: true,
         ..spec("")
     };
-    for (wrong, told) in [
+    for (wrong, expected) in [
         ("hush", "is not an address"),
         ("ftp://hush.example.com", "is not an http"),
         ("https://joe:hush@example.com", "holds a name or password"),
@@ -314,7 +314,7 @@ async fn an_address_that_is_a_secret_is_told_nowhere_and_leads_where_it_was_judg
     ] {
         let (field, message) = HttpDestination::open(&from(wrong)).await.err().unwrap();
         assert_eq!(field, "urlFrom");
-        assert!(message.contains(told) && !message.contains("hush"), "{message}");
+        assert!(message.contains(expected) && !message.contains("hush"), "{message}");
     }
     let plain = DestinationSpec { allow_plain: false, ..from("http://example.com/hush") };
     assert!(HttpDestination::open(&plain).await.err().unwrap().1.contains("`allowPlain: true`"));

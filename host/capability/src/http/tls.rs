@@ -68,7 +68,7 @@ impl TlsFiles {
         context.finish().as_ref().to_vec()
     }
 
-    /// The client's own messages may quote a file: these do not.
+    /// Builds the client. Its error omits the client's own messages, because they may quote a file.
     fn build_client(&self, timeout: Duration, guard: &AddressGuard) -> Result<Client, ClientError> {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may have installed it first; either way it is installed now.

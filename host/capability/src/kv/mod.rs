@@ -24,7 +24,7 @@ use kubewitness_core::ports::{CallPause, GrantError, KvTurn, KvWrite, KvWrites};
 use kubewitness_core::{Seq, mutes, reports};
 use rate::WriteDebt;
 
-/// A paused plugin checks again after this time, because the operator may have raised the rate.
+/// How often a paused plugin checks its rate again, because the operator may have raised it.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// Keys are looked up and listed. A longer key is a value in the wrong place.
 const KEY_BYTES: usize = 512;
@@ -102,8 +102,8 @@ impl ReportRoom {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    fn check_limit(&self, more: usize) -> Result<(), GrantError> {
-        let bytes = self.0.load(Ordering::Relaxed).saturating_add(more as u64);
+    fn check_limit(&self, further_bytes: usize) -> Result<(), GrantError> {
+        let bytes = self.0.load(Ordering::Relaxed).saturating_add(further_bytes as u64);
         if bytes <= reports::PLUGIN_BYTES {
             return Ok(());
         }
@@ -124,7 +124,7 @@ struct StoredEntries {
     bytes: usize,
     /// Writes of calls whose receipt may have committed.
     noted: WriteNotes,
-    told: SharedValue,
+    shared_mutes: SharedValue,
     most: KvLimits,
     reports: ReportRoom,
     spent: WriteDebt,
@@ -154,7 +154,7 @@ impl StoredEntries {
         self.entries.get(key).map_or(0, |value| key.len() + value.len())
     }
 
-    /// Counts what the journal is about to write.
+    /// Counts the writes of a save before the journal makes them.
     fn count_writes<'w>(&mut self, writes: impl IntoIterator<Item = &'w KvWrite>, now: Duration) {
         let size = |write: &KvWrite| write.key.len() + write.value.as_ref().map_or(0, Vec::len);
         let bytes = writes.into_iter().map(size).sum();
@@ -174,14 +174,14 @@ impl PluginKv {
     pub fn new(
         entries: Vec<(String, Vec<u8>)>,
         noted: WriteNotes,
-        told: SharedValue,
+        shared_mutes: SharedValue,
         most: KvLimits,
         reports: ReportRoom,
     ) -> Self {
         let entries: EntryMap = entries.into_iter().collect();
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         let stored =
-            StoredEntries { entries, bytes, noted, told, most, reports, spent: WriteDebt::default() };
+            StoredEntries { entries, bytes, noted, shared_mutes, most, reports, spent: WriteDebt::default() };
         Self { stored: Arc::new(Mutex::new(stored)), turns: Arc::default() }
     }
 
@@ -247,7 +247,7 @@ pub struct CallOverlay {
 impl CallOverlay {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match self.writes.get(key) {
-            _ if key == mutes::KEY => self.base.lock_entries().told.get(),
+            _ if key == mutes::KEY => self.base.lock_entries().shared_mutes.get(),
             Some(written) => written.clone(),
             None => self.base.lock_entries().entries.get(key).cloned(),
         }
@@ -439,8 +439,8 @@ mod tests {
         most.set_limits(50, KV_RATE);
         let mut call = kv.open();
         call.check_size().expect("a call that writes nothing is made");
-        let told = call.set_key("b", vec![0; 9]).unwrap_err().to_string();
-        assert!(told.contains("the most is 50 (`spec.limits.plugins.kv`"), "{told}");
+        let error = call.set_key("b", vec![0; 9]).unwrap_err().to_string();
+        assert!(error.contains("the most is 50 (`spec.limits.plugins.kv`"), "{error}");
         assert!(matches!(call.set_key("a", vec![0; 100]), Err(GrantError::TooLarge(_))));
         call.set_key("a", vec![0; 60]).unwrap();
         call.check_size().unwrap();
@@ -494,16 +494,16 @@ mod tests {
 
     #[test]
     fn a_plugin_reads_what_the_host_tells_and_can_t_write_it() {
-        let told = SharedValue::default();
+        let shared_mutes = SharedValue::default();
         let kv = PluginKv::new(
             vec![],
             WriteNotes::default(),
-            told.clone(),
+            shared_mutes.clone(),
             KvLimits::default(),
             ReportRoom::default(),
         );
         assert_eq!(kv.open().get(mutes::KEY), None);
-        told.set_value(b"[]".to_vec());
+        shared_mutes.set_value(b"[]".to_vec());
         let mut call = kv.open();
         assert_eq!(call.get(mutes::KEY), Some(b"[]".to_vec()));
         assert!(matches!(call.set_key(mutes::KEY, vec![]), Err(GrantError::Invalid(_))));

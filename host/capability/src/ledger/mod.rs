@@ -314,9 +314,9 @@ impl LedgerHold {
                 return Err(GrantError::Invalid("a record is one line, and not empty".into()));
             }
             if is_statement(record) {
-                let told =
+                let message =
                     "a record may not begin as a statement of the controller does: choose other fields";
-                return Err(GrantError::Invalid(told.into()));
+                return Err(GrantError::Invalid(message.into()));
             }
             if record.len() > RECORD_BYTES {
                 return Err(GrantError::TooLarge(format!("a record has at most {RECORD_BYTES} bytes")));

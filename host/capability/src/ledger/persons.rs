@@ -115,7 +115,7 @@ impl OpenPersons {
         }
         let mut salt = [0; SALT_BYTES];
         SystemRandom::new().fill(&mut salt).map_err(|_| io::Error::other("the machine has no randomness"))?;
-        let person = PersonEntry::named(name, salt);
+        let person = PersonEntry::of_name(name, salt);
         let digest = person.digest().to_owned();
         // People who choose names must not be able to block the trail: beyond the limit, names are not
         // stored.

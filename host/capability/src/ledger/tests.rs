@@ -21,14 +21,14 @@ async fn a_record_and_a_call_have_no_more_bytes_than_their_bounds_and_what_is_re
     let (ledger, databases) = ledger(folder.path()).await;
     let mut held = ledger.hold_for_call(&databases).await.unwrap();
     let long = held.append_records(vec![b"short".to_vec(), vec![b'x'; RECORD_BYTES + 1]]);
-    assert!(matches!(&long, Err(GrantError::TooLarge(told)) if told.contains("a record")), "{long:?}");
+    assert!(matches!(&long, Err(GrantError::TooLarge(message)) if message.contains("a record")), "{long:?}");
     assert!(!held.has_records());
 
     let record = vec![b'x'; RECORD_BYTES];
     let fitting = CALL_BYTES / (RECORD_BYTES + 1);
     assert_eq!(held.append_records(vec![record.clone(); fitting]), Ok(fitting as u64));
     let much = held.append_records(vec![record]);
-    assert!(matches!(&much, Err(GrantError::TooLarge(told)) if told.contains("a call")), "{much:?}");
+    assert!(matches!(&much, Err(GrantError::TooLarge(message)) if message.contains("a call")), "{much:?}");
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_call_waits_for_a_ledger_that_another_holds_no_longer_than_its_bound()
     tokio::time::pause();
     let before = tokio::time::Instant::now();
     let late = ledger.hold_for_call(&databases).await.err();
-    assert!(matches!(&late, Some(GrantError::Unavailable(told)) if told.contains("busy")), "{late:?}");
+    assert!(matches!(&late, Some(GrantError::Unavailable(message)) if message.contains("busy")), "{late:?}");
     assert_eq!(before.elapsed().as_secs(), WAIT.as_secs());
     drop(held);
     assert!(ledger.hold_for_call(&databases).await.is_ok());
@@ -73,7 +73,7 @@ async fn a_ledger_that_is_taken_away_fails_its_calls_and_goes_on_when_it_is_back
     assert_eq!(ledger.receipts_of_plugin("p", &databases).await.unwrap().len(), 2);
 }
 
-/// Signed after each record, and closed with each root.
+/// A ledger with a signature after each record, and a closed file for each root.
 async fn signed_ledger(folder: &Path, rotates: bool) -> (PluginLedger, LedgerDatabases) {
     let databases = LedgerDatabases::default();
     (open_signed(folder, rotates, None).await.unwrap(), databases)
@@ -115,7 +115,7 @@ impl Ledgers for PaperNotes {
     }
 }
 
-/// Forges the files as an attacker would who has neither the key nor the journal.
+/// Forges the files like an attacker who has neither the key nor the journal.
 fn rewritten(lines: &[String], keeps_the_roots: bool) -> String {
     let mut tally = LedgerTally::before_first_statement(0);
     let mut forged = String::new();
@@ -160,8 +160,8 @@ async fn a_signed_ledger_that_was_rewritten_or_removed_is_refused_until_it_is_ba
                 )
                 .unwrap();
             }
-            let told = open().await.err().unwrap().to_string();
-            assert!(told.contains("was rewritten or removed") && !receipts.exists(), "{told}");
+            let error = open().await.err().unwrap().to_string();
+            assert!(error.contains("was rewritten or removed") && !receipts.exists(), "{error}");
             std::fs::write(&path, &own[0]).unwrap();
         }
         std::fs::write(&receipts, &own[1]).unwrap();
@@ -213,7 +213,7 @@ async fn the_first_root_tells_how_many_lines_were_taken_over() {
         statements.map(|statement| statement.adopted).collect::<Vec<_>>()
     };
     assert_eq!(adopted(), [Some(2), None, None]);
-    // What the journal knows is not taken over again, and what came behind it is.
+    // Records that the journal knows are not adopted again; later ones are.
     std::fs::remove_file(path.with_extension("receipts")).unwrap();
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text + "added\n").unwrap();
@@ -221,7 +221,7 @@ async fn the_first_root_tells_how_many_lines_were_taken_over() {
     assert_eq!(adopted().last(), Some(&Some(1)));
 }
 
-/// A caller that gives up leaves its thread at work, as one does whose disk takes longer than the limit.
+/// A caller that gives up leaves its thread running, like one whose disk takes longer than the limit.
 #[tokio::test]
 async fn a_statement_that_is_written_after_its_caller_gave_up_is_cut_and_the_ledger_goes_on() {
     for rotates in [false, true] {
@@ -255,7 +255,10 @@ async fn a_record_that_begins_as_a_statement_is_refused() {
     let mut held = ledger.hold_for_call(&databases).await.unwrap();
     assert_eq!(held.last_record(), Some(b"state 1".to_vec()), "a plugin sees no statement");
     let refused = held.append_records(vec![root.into_bytes()]);
-    assert!(matches!(&refused, Err(GrantError::Invalid(told)) if told.contains("statement")), "{refused:?}");
+    assert!(
+        matches!(&refused, Err(GrantError::Invalid(message)) if message.contains("statement")),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -266,7 +269,7 @@ async fn a_root_covers_no_record_that_does_not_count_yet() {
     let mut held = ledger.hold_for_call(&databases).await.unwrap();
     held.append_records(vec![b"undone".to_vec()]).unwrap();
     let written = held.write("p", &[ReceiptMark { seq: 2, print: IdPrint::of("1") }], None).await.unwrap();
-    // The call holds the ledger, and its records are taken back.
+    // The call holds the ledger, and its records will be undone.
     ledger.write_due_statement().await.unwrap();
     drop(written);
     append(&ledger, &databases, 3).await.unwrap();
@@ -285,7 +288,7 @@ async fn a_file_is_closed_while_nobody_writes_and_under_settings_that_changed() 
     ledger.write_due_statement().await.unwrap();
     let closed = |file: u64| folder.path().join(format!("ledger-00000{file}.jsonl"));
     assert_eq!((lines(&closed(1)).len(), lines(&folder.path().join("ledger.jsonl")).len()), (2, 1));
-    // The same files: they stay open, and nobody else can open them.
+    // The same files stay open, so nobody else can open them.
     let other = Arc::new(SigningKey::fresh());
     let ledger = ledger.with_settings(&ledger.spec, Some(other.clone()));
     append(&ledger, &databases, 2).await.unwrap();
@@ -313,7 +316,7 @@ async fn a_journal_that_does_not_answer_holds_a_ledger_up_no_longer_than_its_bou
     let folder = tempfile::tempdir().unwrap();
     tokio::time::pause();
     let before = tokio::time::Instant::now();
-    let told = open_signed(folder.path(), false, Some(Arc::new(SilentDatabase))).await.err().unwrap();
-    assert!(matches!(told, LedgerOpenError::JournalSilent), "{told}");
+    let error = open_signed(folder.path(), false, Some(Arc::new(SilentDatabase))).await.err().unwrap();
+    assert!(matches!(error, LedgerOpenError::JournalSilent), "{error}");
     assert_eq!(before.elapsed().as_secs(), WAIT.as_secs());
 }

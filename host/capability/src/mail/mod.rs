@@ -88,9 +88,10 @@ impl MailRelay {
         let ca = match &spec.ca {
             Some(path) => {
                 let place = std::path::PathBuf::from(path);
-                let told = place.clone();
-                let read =
-                    files::run_within_limit(&told, files::ANSWER, move || files::text(&place, CA_BYTES));
+                let named_file = place.clone();
+                let read = files::run_within_limit(&named_file, files::ANSWER, move || {
+                    files::text(&place, CA_BYTES)
+                });
                 let text =
                     read.await.map_err(|error| wrong("ca", format!("`{path}` can't be read: {error}")))?;
                 Some(text.into_bytes())
@@ -279,8 +280,8 @@ fn refusal_of_answer(what: &str, error: &lettre::transport::smtp::Error) -> Gran
             one_line_text(&error.to_string())
         )),
         Some(_) => {
-            let said = one_line_text(&error.to_string());
-            GrantError::Unavailable(format!("the mail server does not take {what} now: {said}"))
+            let answer = one_line_text(&error.to_string());
+            GrantError::Unavailable(format!("the mail server does not take {what} now: {answer}"))
         }
         None => GrantError::Unavailable("the connection to the mail server broke".into()),
     }

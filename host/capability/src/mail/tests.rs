@@ -23,7 +23,7 @@ fn spec(server: &MailServer) -> MailSpec {
 
 fn mail(to: &[&str], subject: &str) -> MailMessage {
     MailMessage {
-        to: to.iter().map(|it| (*it).to_owned()).collect(),
+        to: to.iter().map(|recipient| (*recipient).to_owned()).collect(),
         subject: subject.into(),
         text: "Hello.\n.\nA line with a dot, and ünïcode.\n".into(),
         html: None,
@@ -67,8 +67,9 @@ async fn the_servers_refusal_of_a_recipient_is_told_for_that_recipient() {
     let (server, relay) = plain().await;
     let message = mail(&["nobody@example.com", "ada@example.com", "later@example.com"], "s");
     let refusals = send(&relay, &message, NOW).await.unwrap();
-    let told: Vec<_> = refusals.iter().map(|it| (it.recipient.as_str(), it.is_permanent)).collect();
-    assert_eq!(told, [("nobody@example.com", true), ("later@example.com", false)]);
+    let refused: Vec<_> =
+        refusals.iter().map(|refusal| (refusal.recipient.as_str(), refusal.is_permanent)).collect();
+    assert_eq!(refused, [("nobody@example.com", true), ("later@example.com", false)]);
     assert!(refusals[0].reason.contains("no such user"), "{refusals:?}");
     assert_eq!(server.received()[0].to, ["ada@example.com"]);
     let refusals = send(&relay, &mail(&["nobody@example.com"], "s"), NOW).await.unwrap();

@@ -46,7 +46,8 @@ impl GrantedLister {
     /// or a newer one.
     pub async fn await_shown(&self, batch: &[StateDelivery]) -> Result<(), GrantError> {
         for source in &self.sources {
-            let of_source = batch.iter().map(|one| &one.state).filter(|state| *state.source == **source);
+            let of_source =
+                batch.iter().map(|delivery| &delivery.state).filter(|state| *state.source == **source);
             let newest = of_source.map(|state| state.seq).max().unwrap_or_default();
             if timeout(SHOWN_WITHIN, self.lister.await_shown(source, newest)).await.is_err() {
                 return Err(refusal_of(SelectError::Loading(source.clone())));

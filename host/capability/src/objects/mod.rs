@@ -1,4 +1,4 @@
-//! The capabilities that read the journal, the cache and what the host knows of outcomes. None of them has an effect.
+//! The capabilities that read the journal, the cache and the stored outcomes. None of them has an effect.
 
 pub mod documents;
 pub mod lister;

@@ -1,8 +1,8 @@
-//! `outcomes`: says why objects of granted sources ended badly, with secrets hidden as in documents.
+//! `outcomes`: explains why objects of granted sources ended badly, with secrets hidden as in documents.
 //!
-//! The host keeps a word for each outcome. Its sentence is made when a plugin asks, from states and documents as this
-//! plugin may see them: a sentence that was kept would hold secrets, or hide them as they were hidden once. Where
-//! retention has taken what the sentence needs, the word says less, but it stays.
+//! The host stores one word for each outcome. The sentence is made when a plugin asks, from states and
+//! documents as this plugin may see them. A stored sentence would either contain secrets, or hide them by
+//! outdated rules. If retention has removed the states that the sentence needs, only the word remains.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use kubewitness_core::{Seq, State, Status};
 use super::documents;
 use crate::secrets::redaction::{AnswerPatience, RedactedDocuments};
 
-/// Outcomes of one page.
+/// The most outcomes of one page.
 const PAGE: usize = 1_000;
-/// Said where the journal no longer has what the word was found in.
+/// The doubt that is reported if the journal no longer has the states from which the word was found.
 const TAKEN: &str = "the journal no longer has the states that say more";
 
 pub struct GrantedOutcomes {
@@ -70,7 +70,8 @@ impl GrantedOutcomes {
         })
     }
 
-    /// A place also names the sources that were granted: outcomes of one that is added later lie before it.
+    /// The text of a position also identifies the granted sources: outcomes of a source that is granted later
+    /// would otherwise be skipped.
     fn text(&self, place: &OutcomePlace) -> String {
         format!("{}.{}.{}", place.line, self.sources_digest(), place.number)
     }
@@ -95,14 +96,16 @@ impl GrantedOutcomes {
             KeptOutcome::Nothing => Ok(OutcomeFinding::Nothing),
             KeptOutcome::Pending => Ok(OutcomeFinding::Pending),
             KeptOutcome::Explained { seq, kind } => {
-                let told =
+                let explained =
                     self.explained_outcome(uid, seq, kind).await.map_err(|error| refusal_of(&error))?;
-                Ok(told.map_or(OutcomeFinding::Nothing, |told| OutcomeFinding::Explained(Box::new(told))))
+                Ok(explained.map_or(OutcomeFinding::Nothing, |explained| {
+                    OutcomeFinding::Explained(Box::new(explained))
+                }))
             }
         }
     }
 
-    /// `None`: the journal has nothing of the object any more.
+    /// `None` if the journal no longer has any state of the object.
     async fn explained_outcome(
         &self,
         uid: &str,
@@ -110,7 +113,7 @@ impl GrantedOutcomes {
         kind: CauseKind,
     ) -> Result<Option<ExplainedOutcome>, JournalError> {
         let OutcomeStory { states, related, events, is_cut } = match self.finder.outcome_story(uid).await {
-            // What is damaged stays so. A question that failed for ever would hold up the outcomes of all other objects.
+            // Damage is permanent. An error here would block the outcomes of all other objects for ever.
             Err(JournalError::Fatal(_)) => return Ok(None),
             story => story?,
         };
@@ -125,14 +128,14 @@ impl GrantedOutcomes {
             return Ok(None);
         };
         let why = story.explain_object(&read, self.clock.now_ms());
-        let told = ExplainedOutcome {
+        let outcome = ExplainedOutcome {
             object: (*end.object).clone(),
             seq,
             ended_ms: end.observed_ms,
             headline: story.headline_text(&why),
             ..ExplainedOutcome::default()
         };
-        Ok(Some(with_word(told, why, kind)))
+        Ok(Some(with_word(outcome, why, kind)))
     }
 
     async fn show_states(&self, states: Vec<Arc<State>>) -> Result<Vec<Arc<State>>, JournalError> {
@@ -140,7 +143,7 @@ impl GrantedOutcomes {
         let mut shown = Vec::with_capacity(states.len());
         for state in states {
             shown.push(match redaction.redact_state(&*self.documents, &state, party).await {
-                // Its document is damaged, and stays so. Its texts may quote a secret of it.
+                // The document is damaged for good, and the texts of the state may quote a secret from it.
                 Err(JournalError::Fatal(_)) => without_texts(&state),
                 other => other?,
             });
@@ -149,7 +152,7 @@ impl GrantedOutcomes {
     }
 
     async fn event_views(&self, states: Vec<Arc<State>>) -> Result<Vec<EventView>, JournalError> {
-        let (mut told, mut objects) = (Vec::new(), HashMap::new());
+        let (mut views, mut objects) = (Vec::new(), HashMap::new());
         let patience = &mut AnswerPatience::of_a_request();
         for state in states.into_iter().rev() {
             let document = match self.documents.document_at(state.seq).await {
@@ -159,23 +162,25 @@ impl GrantedOutcomes {
             };
             let document = match &self.redaction {
                 Some(RedactedDocuments { redaction, party, .. }) => {
-                    let told = redaction
+                    let redacted = redaction
                         .redact_event(&*self.documents, document, &mut objects, party, patience)
                         .await;
-                    match told {
-                        // The object's own document is damaged: nobody knows which of its secrets the Event quotes.
+                    match redacted {
+                        // The object's own document is damaged, so it is unknown which of its secrets the
+                        // Event quotes.
                         Err(JournalError::Fatal(_) | JournalError::Invalid(_)) => continue,
-                        told => told?,
+                        shown => shown?,
                     }
                 }
                 None => document,
             };
-            told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+            views.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
         }
-        Ok(events::fold_repeated(told))
+        Ok(events::fold_repeated(views))
     }
 
-    /// `None` where retention has taken it, or it is damaged or withheld: the states still say what they say.
+    /// `None` if retention has removed the document, or if it is damaged or withheld. The states alone still
+    /// explain something.
     async fn document_if_kept(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         let read = match &self.redaction {
             Some(redacted) => redacted.document_at(seq).await,
@@ -188,22 +193,23 @@ impl GrantedOutcomes {
     }
 }
 
-/// The word that is kept decides. Where the journal has less than it had then, the rest says so.
-fn with_word(told: ExplainedOutcome, why: WhyView, kind: CauseKind) -> ExplainedOutcome {
+/// Makes the stored word the cause. If the journal now has fewer states than when the word was found, the
+/// doubt says so.
+fn with_word(outcome: ExplainedOutcome, why: WhyView, kind: CauseKind) -> ExplainedOutcome {
     let WhyView { sentence, cause, doubt, .. } = why;
     let cause = cause.unwrap_or_default();
     if cause.kind == kind {
-        return ExplainedOutcome { sentence, doubt, cause, ..told };
+        return ExplainedOutcome { sentence, doubt, cause, ..outcome };
     }
-    let word = Cause { kind, at_ms: told.ended_ms, seq: told.seq, ..Cause::default() };
-    // A story that is cut may name a pod, but another one may have failed before it.
+    let word = Cause { kind, at_ms: outcome.ended_ms, seq: outcome.seq, ..Cause::default() };
+    // An incomplete story may name a pod, but another pod may have failed before it.
     if kind == CauseKind::Unknown {
-        let headline = format!("{} ({doubt})", told.headline);
-        return ExplainedOutcome { headline, sentence, doubt, cause: word, ..told };
+        let headline = format!("{} ({doubt})", outcome.headline);
+        return ExplainedOutcome { headline, sentence, doubt, cause: word, ..outcome };
     }
     let headline = format!("Failed: {}", kind.words());
     let (sentence, doubt) = (format!("{headline} ({TAKEN})"), TAKEN.to_owned());
-    ExplainedOutcome { headline, sentence, doubt, cause: word, ..told }
+    ExplainedOutcome { headline, sentence, doubt, cause: word, ..outcome }
 }
 
 fn without_texts(state: &Arc<State>) -> Arc<State> {

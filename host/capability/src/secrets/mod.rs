@@ -1,8 +1,8 @@
-//! Resolves secrets at the moment of their use.
+//! Resolves references to secrets at the moment of use.
 //!
-//! The configuration is stored, shown and logged, so it has only references. A mounted file changes when
-//! somebody rotates the secret. A value that was read at the start would be outdated then, and would lie in
-//! memory in between; so senders resolve the reference each time.
+//! The configuration is stored, shown and logged, so it contains only references. A mounted file changes when
+//! somebody rotates the secret. A value read at the start would become outdated, and would stay in memory; so
+//! senders resolve the reference each time.
 //!
 //! Invariant: a value is never logged, never part of an error, and never passed to a plugin.
 
@@ -110,8 +110,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let told = refusal(SecretRef::File(path.to_str().unwrap().into())).await;
-        assert!(told.contains("pipe` can't be read: it is a pipe"), "{told}");
+        let message = refusal(SecretRef::File(path.to_str().unwrap().into())).await;
+        assert!(message.contains("pipe` can't be read: it is a pipe"), "{message}");
         assert!(refusal(SecretRef::File("/dev/zero".into())).await.contains("it is a device"));
     }
 }

@@ -13,7 +13,7 @@ use crate::receipts::ReceiptMark;
 use crate::sql::receipt::{StoredReceipt, TICK};
 use crate::sql::{CommitError, SqlTransaction};
 
-/// Unless it is told that all went well, the receipts are read again before the next call.
+/// Unless it is dropped as resolved, the receipts are read again before the next call.
 struct CommitDoubt<'a>(Option<&'a ReceiptTracker>);
 
 impl Drop for CommitDoubt<'_> {
@@ -25,7 +25,7 @@ impl Drop for CommitDoubt<'_> {
 }
 
 impl CallSession {
-    /// Fails if the call may not count, whatever the plugin answered.
+    /// Fails if the call must not count, whatever the plugin answered.
     async fn check_may_count(&mut self) -> Result<(), GrantError> {
         if let Some(error) = self.unreachable.take().or_else(|| self.outbound.needs_split()) {
             return Err(error);
@@ -85,8 +85,8 @@ impl CallSession {
         let seqs = self.batch_seqs();
         let mut writes = KvWrites::default();
         if let Some(kv) = self.kv.take() {
-            // Not earlier: a holder of the turn would wait for locks that a database releases only for the
-            // next one.
+            // The lock is taken this late because a holder could wait for locks that a database releases only
+            // for the next call.
             let turn = kv.take_turn().await;
             writes = kv.commit_writes(&seqs, noted, turn, granted.clock.elapsed());
         }
@@ -134,7 +134,7 @@ impl CallSession {
     ) -> Result<Option<PendingRecords>, GrantError> {
         let Some(held) = self.ledger.take().filter(LedgerHold::has_records) else { return Ok(None) };
         let decider = match (&self.sql, self.granted.sql.values().next()) {
-            // Without a receipt, nothing could be asked for.
+            // Without a receipt, no decider could be asked about the append.
             (Some(_), Some(database)) if !receipt.marks.is_empty() => {
                 Some(DecidingTransaction { database: database.name.clone(), token: receipt.token.clone() })
             }

@@ -1,9 +1,10 @@
-//! Looks for a plugin's newest commits on each new connection to its database, before anything else is done there. A
-//! database that does not have them has failed over to a standby without them, or was restored from a copy. Then the
-//! plugin does nothing more until the controller has asked once more and taken back what the database lost.
+//! Checks that a plugin's newest commits exist, on each new connection to its database, before anything else
+//! is done there. A database that lacks them has failed over to a standby without them, or was restored from
+//! a copy. Then the plugin is not called until the controller has asked the database once more and taken back
+//! the lost commits.
 //!
-//! `core::intents::commits` decides which commits are the newest. A batch pays one small row in the journal's save of
-//! its progress; a connection pays one look-up of each of these commits.
+//! `core::intents::commits` decides which commits are the newest. The cost is one small row in each save of
+//! the plugin's progress, and one lookup of each of these commits for each connection.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,15 +22,16 @@ use tokio::time::Instant;
 use crate::sql::receipt::StoredReceipt;
 use crate::sql::{ReceiptPruning, ReceiptSurvey, SqlTransaction};
 
-/// The states of the newest commits whose receipts are not pruned, however old they are. The journal may name any of
-/// these commits until it has saved a newer one, and dispatch stops before so many states wait for a save.
+/// The number of states whose receipts are never pruned, counted from the newest commit. The journal may name
+/// any of these commits until it has saved a newer one, and dispatch stops before as many states wait for a
+/// save.
 const KEPT: usize = limits::READ_AHEAD;
-/// Connections that are remembered: more than a database may have.
+/// The most connections that are remembered, which is more than a database may have.
 const CONNECTIONS: usize = 256;
-/// How long a database may take until it shows its newest commits: behind a load balancer, a connection may go to a
-/// server that still catches up.
+/// How long a database may take to show its newest commits: behind a load balancer, a connection may reach a
+/// server that is still catching up.
 const CATCH_UP: Duration = Duration::from_secs(1);
-/// Receipts of ticks that one tick removes.
+/// The most tick receipts that one tick removes.
 const REPLACED: usize = 64;
 
 const LACKING: &str = "the database lacks commits that it had answered: the controller asks it once more, and hands \
@@ -49,33 +51,34 @@ struct KnownCommits {
     beneath: Option<NotedCommit>,
     /// The notes of other databases.
     earlier: Vec<DatabaseCommits>,
-    /// Connections that have the newest commits.
+    /// The connections that were found to have the newest commits.
     asked: BTreeSet<u64>,
-    /// When the newest commits were made, and of how many states.
+    /// The newest commits: the time of each, and how many states it has.
     made: VecDeque<(u64, usize)>,
-    /// The states of these commits.
+    /// The sum of these states.
     made_states: usize,
-    /// The moment of the newest commit.
+    /// The time of the newest commit.
     newest_ms: u64,
     /// The receipts of ticks in the database.
     ticks: Vec<String>,
-    /// As the database says, once its receipts were read.
+    /// As the database reported them when its receipts were read.
     floor: Seq,
     pruned_before_ms: u64,
-    /// The plugin has written to no other database since the floor was laid, so the floor is about this journal's commits.
+    /// Whether the plugin has written to no other database since the floor was set. Then the floor covers
+    /// this journal's commits.
     has_own_floor: bool,
     /// See [`DatabaseCommits::done_through`].
     done_through: Option<Seq>,
     /// The losses of this database that the journal has recorded.
     losses: Vec<DatabaseLoss>,
     is_surveyed: bool,
-    /// A survey changed what is noted.
+    /// Whether a survey has changed the note, so that it must be saved.
     is_note_due: bool,
-    /// When a commit was found missing.
+    /// When a commit was first found missing.
     lacking_since: Option<Instant>,
 }
 
-/// A commit that was sent.
+/// A commit that is being sent.
 pub struct SentCommit {
     ticket: CommitTicket,
     commit: NotedCommit,
@@ -103,7 +106,7 @@ impl KnownCommits {
         newest.chain(older).cloned().collect()
     }
 
-    /// Expects what a survey found instead of what was removed.
+    /// Expects the commits that a survey found in place of pruned ones.
     fn follow_survey(&mut self, survey: &ReceiptSurvey) {
         let is_removed = |commit: &NotedCommit| survey.absent.contains(commit);
         self.is_note_due |= self.frontier.replace_commits(is_removed, survey.newest.as_ref());
@@ -124,11 +127,11 @@ impl KnownCommits {
 
 impl CommitWatch {
     fn lock(&self) -> MutexGuard<'_, KnownCommits> {
-        // It is whole after any panic.
+        // The data is consistent even after a panic.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes on from the journal's note.
+    /// Restores the expectations from the journal's note.
     pub fn load_note(&self, database: &str, notes: CommitNotes) {
         let CommitNotes { newest, losses } = notes;
         let note = newest.unwrap_or_default();
@@ -158,10 +161,11 @@ impl CommitWatch {
         self.lock().expected_commits()
     }
 
-    /// Call it before a commit is sent. `is_repeated`: its states were finished before, as those of a resync.
+    /// Call this before a commit is sent. `is_repeated` is set if its states were finished before, such as
+    /// those of a resync.
     pub fn begin_commit(&self, receipt: &mut StoredReceipt, is_repeated: bool) -> SentCommit {
         let mut known = self.lock();
-        // A clock may go back.
+        // The clock may have been set back.
         known.newest_ms = receipt.at_ms.max(known.newest_ms + 1);
         receipt.at_ms = known.newest_ms;
         let is_tick = receipt.is_tick();
@@ -188,7 +192,7 @@ impl CommitWatch {
         known.frontier.note_commit(ticket, commit);
     }
 
-    /// Plans to prune the receipts up to a position, but for those of the newest commits.
+    /// Plans to prune the receipts up to a position, except those of the newest commits.
     pub fn plan_pruning(&self, plugin: &str, through: Seq) -> ReceiptPruning {
         let known = self.lock();
         let before_ms = known.made.iter().map(|(at_ms, _)| *at_ms).min().unwrap_or_default();
@@ -201,19 +205,19 @@ impl CommitWatch {
         }
     }
 
-    /// Plans to lay a floor, without removing anything.
+    /// Plans to set a floor without removing receipts.
     pub fn plan_floor(&self, plugin: &str, floor: Seq) -> ReceiptPruning {
         let pruned_before_ms = self.lock().pruned_before_ms;
         ReceiptPruning { plugin: plugin.to_owned(), through: 0, before_ms: 0, floor, pruned_before_ms }
     }
 
-    /// Takes in what was pruned.
+    /// Applies a completed pruning.
     pub fn note_pruning(&self, floor: Seq, pruned_before_ms: u64) {
         let mut known = self.lock();
         (known.floor, known.pruned_before_ms, known.has_own_floor) = (floor, pruned_before_ms, true);
     }
 
-    /// Expects the newest commits if this is the first transaction of its connection.
+    /// Checks the newest commits if this is the first transaction on its connection.
     pub async fn expect_commits(
         &self,
         plugin: &str,
@@ -249,7 +253,7 @@ impl CommitWatch {
         Ok(())
     }
 
-    /// Takes in what the database says of the plugin.
+    /// Applies the database's survey of the plugin's receipts.
     pub fn take_survey(&self, plugin: &str, survey: &ReceiptSurvey) {
         if survey.is_behind() {
             return self.note_lack(plugin);
@@ -267,7 +271,7 @@ impl CommitWatch {
         (known.is_surveyed, known.lacking_since) = (true, None);
     }
 
-    /// Expects nothing of a database into which the plugin may not write: it may be a replica.
+    /// Skips the survey of a database that the plugin may not write to: it may be a replica.
     pub fn pass_survey(&self) {
         self.lock().is_surveyed = true;
     }
@@ -277,13 +281,14 @@ impl CommitWatch {
         self.lock().is_surveyed
     }
 
-    /// The floor that a survey found, if it speaks of this journal's commits.
+    /// The floor that a survey found, if it covers this journal's commits.
     pub fn own_floor(&self, survey: &ReceiptSurvey) -> Option<Seq> {
         survey.floor.filter(|_| self.lock().has_own_floor)
     }
 
-    /// Counts states as done up to the floor that a survey found, if the journal finished them once and took them back.
-    /// Their receipts may have been removed, so nothing else says that they are in this database.
+    /// Treats states up to the surveyed floor as applied, if the journal once finished them and then took
+    /// them back. Their receipts may have been pruned, so only the floor proves that they are in this
+    /// database.
     pub fn count_done(&self, survey: &ReceiptSurvey, finished: Seq) {
         let mut known = self.lock();
         let Some(floor) = survey.floor.filter(|floor| known.has_own_floor && *floor > finished) else {
@@ -295,29 +300,30 @@ impl CommitWatch {
         }
     }
 
-    /// States up to here, behind the cursor, are in the database: see [`DatabaseCommits::done_through`].
+    /// The position after the cursor up to which states are in the database: see
+    /// [`DatabaseCommits::done_through`].
     pub fn done_through(&self) -> Seq {
         self.lock().done_through.unwrap_or_default()
     }
 
-    /// Takes in how far the cursor is.
+    /// Applies a new cursor.
     pub fn pass_cursor(&self, cursor: Seq) {
         let mut known = self.lock();
         known.is_note_due |= known.done_through.take_if(|through| *through <= cursor).is_some();
     }
 
-    /// Returns `true` if a survey changed what the next save has to note.
+    /// Whether a survey has changed the note that the next save must store.
     pub fn is_note_due(&self) -> bool {
         self.lock().is_note_due
     }
 
-    /// The commits of a survey that count after a loss.
+    /// The surveyed commits that are valid after a loss.
     pub fn surviving_commits(&self, survey: &ReceiptSurvey) -> SurvivingCommits {
         let beneath = self.lock().beneath.clone().filter(|commit| !survey.absent.contains(commit));
         SurvivingCommits { newest: survey.newest.clone(), beneath }
     }
 
-    /// Whether commits are lost whose states do not come again.
+    /// Whether a lost commit has states that are not delivered again.
     pub fn has_lost_beneath(&self, survey: &ReceiptSurvey) -> bool {
         let known = self.lock();
         let ticks = known.frontier.newest_commits().filter(|commit| commit.is_tick);
@@ -336,12 +342,14 @@ impl CommitWatch {
         self.lock().database.clone()
     }
 
-    /// Returns `true` if a commit was missing and the database has had time to show it. Then ask it once more.
+    /// Whether a commit was missing and the database has had time to show it. Then the caller asks it once
+    /// more.
     pub fn is_lacking_for_long(&self) -> bool {
         self.lock().lacking_since.is_some_and(|since| since.elapsed() >= CATCH_UP)
     }
 
-    /// Call it once the journal no longer counts on what was lost, or if the plugin has no database any more.
+    /// Call this once the journal no longer expects the lost commits, or if the plugin no longer has a
+    /// database.
     pub fn reset(&self) {
         let mut known = self.lock();
         *known = KnownCommits { newest_ms: known.newest_ms, ..KnownCommits::default() };

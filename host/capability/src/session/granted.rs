@@ -33,7 +33,7 @@ use crate::sql::TransactionMode;
 use crate::sql::guard::RenderedStatements;
 use crate::{log, sql};
 
-/// Receipts that are not needed any more are harmless, and deleting them costs a transaction.
+/// How often receipts are pruned. Unneeded receipts are harmless, and deleting them costs a transaction.
 const FORGET_EVERY: Seq = 4096;
 
 /// Each journal counts positions from 1, so a row with a newer position may come from another journal.
@@ -51,22 +51,24 @@ pub struct ReceiptTracker {
     doubts: AtomicU64,
     /// How many doubts are settled.
     settled: AtomicU64,
-    /// One call reads the receipts; concurrent calls wait for its result.
+    /// Held by the one call that reads the receipts; concurrent calls wait for its result.
     reading: tokio::sync::Mutex<()>,
     cursor: AtomicU64,
     /// The newest position that the journal had or the plugin received. Its own receipts are not beyond it.
     newest: AtomicU64,
     /// The last position that the plugin had ever finished when it started.
     furthest: AtomicU64,
-    /// Whether receipts of another journal were reported.
-    told: AtomicBool,
+    /// Whether receipts of another journal were logged.
+    has_logged_other_journal: AtomicBool,
     forgotten: AtomicU64,
     saved_cursors: Mutex<SavedCursors>,
     stores: Mutex<ReceiptStores>,
     pub commits: Arc<CommitWatch>,
-    /// From here on states may be applied and not yet finished, wherever the cursor is. 0 until the dispatcher knows.
+    /// From this position on, states may be applied and not yet finished, wherever the cursor is. It is 0
+    /// until the dispatcher has reported its position.
     needed_from: AtomicU64,
-    /// The first state of a call that began since the receipts were last pruned. The cursor may have been read before.
+    /// The first state of a call that began since the last pruning. The pruned cursor may have been read
+    /// before that call.
     opened: AtomicU64,
     /// Held while receipts are removed. A call with a state below the cursor waits for that.
     pruning: tokio::sync::Mutex<()>,
@@ -83,7 +85,7 @@ impl Default for ReceiptTracker {
             cursor: AtomicU64::default(),
             newest: AtomicU64::default(),
             furthest: AtomicU64::default(),
-            told: AtomicBool::default(),
+            has_logged_other_journal: AtomicBool::default(),
             forgotten: AtomicU64::default(),
             saved_cursors: Mutex::default(),
             stores: Mutex::default(),
@@ -95,22 +97,22 @@ impl Default for ReceiptTracker {
     }
 }
 
-/// The receipts of a plugin that survived in a database that lost commits.
+/// The receipts of a plugin that exist in a database that lost commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurvivingReceipts {
     /// The controller's name of the database.
     pub database: String,
-    /// The position after which states can be handed over again without applying any of them twice.
+    /// The position after which states can be delivered again without applying any of them twice.
     pub after: Option<Seq>,
-    /// Whether commits are lost whose states do not come again.
+    /// Whether a lost commit has states that are not delivered again.
     pub beneath: bool,
     pub commits: SurvivingCommits,
 }
 
-/// Where a plugin starts.
+/// The positions at which a plugin starts.
 #[derive(Clone, Copy, Debug)]
 pub struct StartPositions {
-    /// Everything up to it is finished.
+    /// Every state up to here is finished.
     pub cursor: Seq,
     /// The last position that was ever finished.
     pub furthest: Seq,
@@ -150,14 +152,14 @@ impl ReceiptTracker {
         self.newest.load(Ordering::Acquire).max(self.finished_cursor())
     }
 
-    /// Every state up to here is finished, and none of them is handed over all the same.
+    /// Every state up to here is finished, and none of them is to be delivered again.
     pub fn settled_cursor(&self) -> Seq {
         let needed = self.needed_from.load(Ordering::Acquire).min(self.opened.load(Ordering::Acquire));
         self.finished_cursor().min(needed.saturating_sub(1))
     }
 
-    /// Notes the first state of a call that begins. Its receipt is not removed before the dispatcher says that it is
-    /// finished, also where who removes receipts has asked before.
+    /// Notes the first state of a call that begins. Its receipt is not removed before the dispatcher reports
+    /// the state as finished, even if a pruning had already read the cursor.
     async fn note_opened(&self, first: Seq) {
         self.opened.fetch_min(first, Ordering::AcqRel);
         if first <= self.finished_cursor() {
@@ -171,7 +173,7 @@ impl ReceiptTracker {
 
     #[cfg(test)]
     pub fn met_another_journal(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+        self.has_logged_other_journal.load(Ordering::Acquire)
     }
 
     fn receipt_stores(&self) -> ReceiptStores {
@@ -204,7 +206,7 @@ impl ReceiptTracker {
         let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
         if remote {
-            // A server may be away: then the plugin waits, and nothing else does.
+            // A server may be unreachable: then only this plugin waits.
             self.mark_stale();
             return Ok(());
         }
@@ -217,14 +219,16 @@ impl ReceiptTracker {
         for database in &stores.databases {
             let survey = self.survey_database(plugin, database, stores.writes).await?;
             if stores.writes && !survey.is_behind() && self.needs_floor(&survey) {
-                // Pruning lays it later.
+                // Pruning sets the floor later.
                 if let Err(error) = self.lay_floor(plugin, database).await {
                     tracing::debug!(plugin, %error, "the database can't keep up to where receipts were removed");
                 }
             }
             let marks = survey.marks;
             let newest = self.newest.load(Ordering::Acquire);
-            if marks.iter().any(|mark| mark.seq > newest) && !self.told.swap(true, Ordering::AcqRel) {
+            if marks.iter().any(|mark| mark.seq > newest)
+                && !self.has_logged_other_journal.swap(true, Ordering::AcqRel)
+            {
                 tracing::warn!(plugin, "{ELSEWHERE}");
             }
             self.applied.add(&marks);
@@ -263,15 +267,16 @@ impl ReceiptTracker {
         self.furthest.load(Ordering::Acquire).max(self.finished_cursor())
     }
 
-    /// Whether the database says nothing of this journal's positions, or of positions that the journal no longer has, as
-    /// beside an older copy of it. Positions that the journal took back are others: there the floor says the truth.
+    /// Whether the database has no floor for this journal, or a floor at positions that the journal no longer
+    /// has, as beside an older copy of the journal. For positions that the journal took back, the floor is
+    /// still true.
     fn needs_floor(&self, survey: &sql::ReceiptSurvey) -> bool {
         let known = self.furthest_position().max(self.commits.done_through());
         self.commits.own_floor(survey).is_none_or(|floor| floor > known)
     }
 
-    /// Lays the floor at the last position that was ever finished: no version has removed a receipt above it. The cursor
-    /// may be far before it, while the past of an added source is handed over.
+    /// Sets the floor to the last position that was ever finished: no version has pruned a receipt above it.
+    /// The cursor may be far below it while the backfill of an added source is delivered.
     async fn lay_floor(&self, plugin: &str, database: &sql::SharedEngine) -> Result<(), GrantError> {
         let floor = self.furthest_position();
         self.prune_database(plugin, database, self.commits.plan_floor(plugin, floor)).await
@@ -291,11 +296,11 @@ impl ReceiptTracker {
         Ok(())
     }
 
-    /// Asks the plugin's database once more, because it lacked commits. `None` if it has them after all.
+    /// Surveys the plugin's database once more after it lacked commits. `None` if it has them after all.
     pub async fn survey_survivors(&self, plugin: &str) -> Result<Option<SurvivingReceipts>, GrantError> {
         let stores = self.receipt_stores();
         let Some(database) = stores.databases.first() else { return Ok(None) };
-        // An open connection may lead to the server of before.
+        // An open connection may lead to the previous server.
         database.forget_connections();
         let expected = self.commits.expected_commits();
         let survey = database.survey_receipts(plugin, TransactionMode::ReadWrite, &expected).await?;
@@ -303,8 +308,8 @@ impl ReceiptTracker {
             self.commits.take_survey(plugin, &survey);
             return Ok(None);
         }
-        // A ledger has the records of calls whose rows are lost. Handed over again, they would be there twice. So would
-        // rows whose receipts alone were deleted.
+        // A ledger has the records of calls whose rows are lost. If their states were delivered again, these
+        // records would be duplicated. The same holds for rows whose receipts alone were deleted.
         let may_come_again = stores.ledgers.is_empty() && survey.newest.is_some();
         let after = self.commits.own_floor(&survey).filter(|_| may_come_again);
         Ok(Some(SurvivingReceipts {
@@ -315,7 +320,7 @@ impl ReceiptTracker {
         }))
     }
 
-    /// Forgets all that was known of the database.
+    /// Forgets everything that was read from the database.
     pub fn forget_database(&self) {
         self.applied.clear();
         self.commits.reset();
@@ -375,7 +380,7 @@ impl ReceiptTracker {
             return Ok(());
         }
         let stores = self.receipt_stores();
-        // Receipts are read first: a database that has lost commits may not be pruned.
+        // Receipts are read first, because a database that has lost commits must not be pruned.
         if self.commits.check_intact().is_err()
             || !(stores.databases.is_empty() || self.commits.is_surveyed())
         {
@@ -470,10 +475,12 @@ impl GrantProvider for PluginGrants {
             ready.map_err(|error| GrantError::Unavailable(error.to_string()))?;
         }
         let standing = &self.0.standing;
-        if let Some(newest) = batch.iter().map(|one| one.state.seq).max() {
+        if let Some(newest) = batch.iter().map(|delivery| delivery.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
         }
-        if let Some(first) = batch.iter().filter(|one| !one.resync).map(|one| one.state.seq).min() {
+        if let Some(first) =
+            batch.iter().filter(|delivery| !delivery.resync).map(|delivery| delivery.state.seq).min()
+        {
             standing.note_opened(first).await;
         }
         let (reading, is_new) = standing.ensure_known(&self.0.plugin).await?;
@@ -490,18 +497,22 @@ impl GrantProvider for PluginGrants {
         }
         self.0.lister.await_shown(batch).await?;
         let marks: HashMap<Seq, ReceiptMark> =
-            batch.iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect();
-        // Up to the cursor, finished states come again with a resync, and then they are done again. Others are owed.
+            batch.iter().map(|delivery| (delivery.state.seq, ReceiptMark::of(&delivery.state))).collect();
+        // Finished states up to the cursor are delivered again only by a resync, and are then applied again.
+        // Other states up to it are owed.
         let cursor = standing.finished_cursor();
         let done_through = standing.commits.done_through();
         let is_applied = |state: &State| {
             (cursor + 1..=done_through).contains(&state.seq)
                 || marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
-        let waiting = batch.iter().filter(|one| !one.resync || one.state.seq > cursor).map(|one| &one.state);
+        let waiting = batch
+            .iter()
+            .filter(|delivery| !delivery.resync || delivery.state.seq > cursor)
+            .map(|delivery| &delivery.state);
         let applied = waiting.filter(|state| is_applied(state)).map(|state| state.seq).collect();
         let only = match batch {
-            [one] => Some(one.state.id.clone()),
+            [delivery] => Some(delivery.state.id.clone()),
             _ => None,
         };
         // A resync of finished states.

@@ -140,7 +140,7 @@ impl CallSession {
             // The database accepts the process that read its receipts last. That may have been another call
             // of this process, which knows states that another process has applied since this call began.
             let expected = match begun {
-                // Who only reads may have been granted a replica.
+                // A plugin with read access may have been granted a replica.
                 Ok(mut begun) if mode == TransactionMode::ReadWrite => {
                     let commits = &self.granted.standing.commits;
                     commits.expect_commits(&self.granted.plugin, &mut *begun).await.map(|()| begun)
@@ -217,8 +217,8 @@ impl EffectSession for CallSession {
         let done = self.open_transaction(database).await?.execute(&statement, rows).await?;
         self.claims.note_statement(&checked);
         if checked.changes_schema() {
-            // A server that commits then has freed the fence for a moment. This process may have read the receipts since,
-            // and found states that this call takes for new.
+            // A server that commits implicitly has released the fence for a moment. This process may have
+            // read the receipts since, and found states that this call considers new.
             self.check_newest_reading().inspect_err(|error| self.unreachable = Some(error.clone()))?;
         }
         Ok(done)

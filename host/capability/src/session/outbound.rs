@@ -205,7 +205,7 @@ impl SentRequests {
         self.doubts.extend(seqs.iter().map(|seq| (*seq, why.to_owned())));
     }
 
-    /// Counts the request: the next one of the state is another.
+    /// Counts the request, so that the state's next request gets the next number.
     pub fn count(&mut self, to: &str, seqs: &[Seq], number: u64) {
         self.used.insert(number);
         if let [seq] = seqs {

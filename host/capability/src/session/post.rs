@@ -96,7 +96,9 @@ impl OutboundPost for MailPost<'_> {
     }
 
     fn stored_answer(refusals: &Vec<MailRefusal>) -> StoredAnswer {
-        let refusals = refusals.iter().map(|it| (it.recipient.clone(), it.is_permanent, it.reason.clone()));
+        let refusals = refusals
+            .iter()
+            .map(|refusal| (refusal.recipient.clone(), refusal.is_permanent, refusal.reason.clone()));
         StoredAnswer { head: encode_head(&refusals.collect::<RefusedRecipients>()), body: Some(Vec::new()) }
     }
 

@@ -20,7 +20,7 @@ const SAYS_NO_ID: &str = "the receiver is `repeat: never`: a request in a tick n
 const ABOUT: usize = 64;
 
 impl CallSession {
-    /// The states that this id is about: the one whose id it is, or those of the call.
+    /// The states that an id is about: the state with this id, or all states of the call.
     fn states_of_id(&self, id: Option<&str>) -> Vec<Seq> {
         let print = id.map(IdPrint::of);
         let named = print.and_then(|print| self.batch.values().find(|mark| mark.print == print));
@@ -54,7 +54,7 @@ impl CallSession {
         digest: String,
     ) -> Result<P::Answer, GrantError> {
         let granted = self.granted.clone();
-        // Nothing of it is noted.
+        // The request has no note.
         if seqs.is_empty() {
             post.take()?;
             return post.send().await.map_err(|unanswered| unanswered.error);
@@ -93,8 +93,8 @@ impl CallSession {
     }
 }
 
-/// A tick that is cut off forgets what it has sent, and the next one sends it again. So a request may use
-/// only half of the remaining time, which leaves the plugin time to record the result.
+/// Limits a request of a tick to half of the remaining time, so that the plugin can record the result. A tick
+/// that is aborted forgets what it has sent, and the next one sends it again.
 pub(super) async fn await_half_of_time<T>(
     ends: Option<Instant>,
     sending: impl Future<Output = Result<T, GrantError>>,

@@ -78,7 +78,7 @@ impl ObjectLister for EmptyCache {
         0
     }
 
-    /// It never has what is at 99.
+    /// Waits until the state is shown. The state at 99 never is.
     async fn await_shown(&self, source: &str, seq: Seq) {
         if source == "jobs" && seq == 99 {
             std::future::pending::<()>().await;
@@ -86,7 +86,7 @@ impl ObjectLister for EmptyCache {
     }
 }
 
-/// The journal's part of a plugin's `kv`: what a kill leaves.
+/// The journal's part of a plugin's `kv`, which survives a kill.
 #[derive(Default)]
 struct KvPaper {
     kept: Mutex<BTreeMap<String, Vec<u8>>>,
@@ -105,7 +105,7 @@ impl KvPaper {
         }
     }
 
-    /// After a kill.
+    /// The content after a kill.
     fn read(&self) -> Vec<(String, Vec<u8>)> {
         self.later.lock().unwrap().clear();
         self.kept.lock().unwrap().clone().into_iter().collect()
@@ -158,7 +158,7 @@ impl SessionWorld {
         OpenCapabilities::open(&self.settings(), self.folder.path()).await.unwrap()
     }
 
-    /// A plugin as a start finds it, after a kill of the process that had it before.
+    /// A plugin as a start loads it after its previous process was killed.
     async fn started(&self, capabilities: &OpenCapabilities, spec: &PluginSpec) -> Arc<dyn GrantProvider> {
         let notes = self.paper.clone();
         let backing = PluginServices { kv: self.paper.read(), notes, ..backing(0) };
@@ -191,7 +191,7 @@ fn backing(cursor: Seq) -> PluginServices {
         clock: Arc::new(SystemClock::default()),
         uses: Arc::default(),
         kv: vec![("seen".into(), b"1".to_vec())],
-        told: Default::default(),
+        shared_mutes: Default::default(),
         reports: Default::default(),
         notes: Arc::new(KvPaper::default()),
         version: "v1".into(),
@@ -226,9 +226,9 @@ fn batch(seqs: &[Seq]) -> Vec<StateDelivery> {
     seqs.iter().map(|seq| delivery(*seq, &format!("id-{seq}"))).collect()
 }
 
-/// The same states as the session has them.
+/// The same states in the form of the session.
 fn marks(seqs: &[Seq]) -> CallBatch {
-    batch(seqs).iter().map(|one| (one.state.seq, ReceiptMark::of(&one.state))).collect()
+    batch(seqs).iter().map(|delivery| (delivery.state.seq, ReceiptMark::of(&delivery.state))).collect()
 }
 
 fn rows(seqs: &[Seq]) -> TableWrite {
@@ -260,9 +260,9 @@ async fn applied(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq> {
     applied_of(grants, batch(seqs)).await
 }
 
-/// The same with states that a resync hands over once more.
+/// The same, with states that a resync delivers again.
 async fn applied_again(grants: &Arc<dyn GrantProvider>, seqs: &[Seq]) -> Vec<Seq> {
-    let batch = batch(seqs).into_iter().map(|one| StateDelivery { resync: true, ..one }).collect();
+    let batch = batch(seqs).into_iter().map(|delivery| StateDelivery { resync: true, ..delivery }).collect();
     applied_of(grants, batch).await
 }
 
@@ -287,7 +287,7 @@ async fn what_was_done_is_applied_and_what_was_not_comes_again() {
     let capabilities = world.open().await;
     let plugin = grants(&capabilities, &everything()).await;
     assert_eq!(applied(&plugin, &[1, 2, 3]).await, [1, 3]);
-    // Another journal's state at the same position.
+    // Another journal has another state at this position.
     let session = plugin.open(&[delivery(1, "other")]).await.unwrap();
     assert!(session.applied_states().is_empty());
 }
@@ -310,7 +310,7 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
         "what is asked for again is done again"
     );
     assert_eq!(applied(&plugin, &[1, 9000]).await, [1, 9000], "what is owed is done once");
-    // A journal that lost its newest commits gives a state another position.
+    // A journal that lost its newest commits gives the same state another position.
     let moved = [delivery(9001, "id-9000")];
     assert_eq!(plugin.open(&moved).await.unwrap().applied_states().len(), 1);
     let owed = kubewitness_core::ports::DurableCursor { cursor: 9000, recalled: Some(1) };
@@ -328,7 +328,7 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     assert_eq!(again, [1, 9000], "the database keeps the newest commits");
 }
 
-/// The past of a source that was added to a plugin at work lies before positions that its cursor has passed.
+/// The past of a source that was added to a running plugin is before positions that its cursor has passed.
 #[tokio::test]
 async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_them_again() {
     let world = SessionWorld::new();
@@ -353,7 +353,8 @@ async fn receipts_of_a_past_stay_while_a_cursor_that_went_back_has_not_passed_th
     assert_eq!(applied(&plugin, &[7, 9000]).await, [] as [Seq; 0]);
 }
 
-/// Who removes receipts asks the dispatcher first, and the dispatcher may go on before they are removed.
+/// The caller asks the dispatcher before it removes receipts, and the dispatcher may continue before they are
+/// removed.
 #[tokio::test]
 async fn the_receipt_of_an_owed_state_stays_although_the_cursor_was_read_before_it_was_handed_over() {
     let (world, minute) = (SessionWorld::new(), Duration::from_secs(60));
@@ -438,7 +439,7 @@ async fn kv_of_a_call_with_a_receipt_is_there_after_a_kill_before_the_progress_i
             _ => drop(session.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap()),
         }
         session.kv_set("new", b"x".to_vec()).unwrap();
-        // The kill: what the commit hands back never gets to the journal.
+        // The kill: the effects of the commit never reach the journal.
         drop(session.commit_effects(&[1]).await.unwrap());
         drop((killed, capabilities));
         let capabilities = world.open().await;
@@ -514,7 +515,7 @@ async fn a_request_in_a_tick_ends_before_the_tick_is_cut_off() {
             "{cut:?}"
         );
     }
-    // An eighth of it is left: enough for a busy machine, too.
+    // An eighth of the time remains, which suffices even on a busy machine.
     assert!(begun.elapsed() < Duration::from_secs(6), "the plugin has time to note what it sent");
     tick.kv_set("told", b"1".to_vec()).unwrap();
     assert_eq!(tick.commit_effects(&[]).await.unwrap().len(), 1);

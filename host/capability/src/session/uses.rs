@@ -107,9 +107,9 @@ mod tests {
         {
             uses.count(capability, name);
         }
-        let all: Vec<_> = uses.counts_by_grant().collect();
+        let counts: Vec<_> = uses.counts_by_grant().collect();
         let expected = [("documents", 1), ("key:k", 0), ("kv", 1), ("lister:jobs", 0), ("sql:main", 2)];
-        assert_eq!(all, expected.map(|(name, calls)| (name.to_owned(), calls)));
+        assert_eq!(counts, expected.map(|(name, calls)| (name.to_owned(), calls)));
         let redacted = GrantUses::of(&GrantsSpec::default());
         redacted.count("documents", "");
         assert_eq!(redacted.counts_by_grant().count(), 0, "every plugin has them");

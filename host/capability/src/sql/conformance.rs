@@ -150,12 +150,12 @@ async fn a_transaction_that_only_reads_is_held_to_it_by_the_database_itself(worl
 /// The rows of both tables that generated statements name, and on PostgreSQL their sequence.
 async fn all_that_is_named(engine: &SharedEngine, dialect: SqlDialect) -> Vec<Vec<SqlValue>> {
     let mut found = rows(engine).await;
-    let mut more = vec!["SELECT k, n FROM u ORDER BY k"];
+    let mut queries = vec!["SELECT k, n FROM u ORDER BY k"];
     if dialect == SqlDialect::Postgres {
-        more.push("SELECT last_value, is_called FROM s");
+        queries.push("SELECT last_value, is_called FROM s");
     }
     let mut transaction = engine.begin("q").await.unwrap();
-    for query in more {
+    for query in queries {
         found.extend(transaction.query(query, vec![]).await.unwrap());
     }
     transaction.roll_back().await;
@@ -349,8 +349,8 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     let both = vec![row("old", 9, "x"), row("a", 2, "x"), row("b", 3, "y")];
     transaction.write(write(OnConflict::Ignore, both.clone()), Some(copy_into("s"))).await.unwrap();
     // The first table keeps what it has; the second takes what is newer.
-    let more = vec![row("c", 1, "z"), row("a", 7, "later"), row("b", 1, "earlier")];
-    transaction.write(write(OnConflict::Ignore, more), Some(copy_into("s"))).await.unwrap();
+    let further_rows = vec![row("c", 1, "z"), row("a", 7, "later"), row("b", 1, "earlier")];
+    transaction.write(write(OnConflict::Ignore, further_rows), Some(copy_into("s"))).await.unwrap();
     // A row that one of them can't take goes to neither.
     let bad = vec![row("d", 1, "x"), row("e", 1, "x"), vec![text("f"), SqlValue::Null, text("x")]];
     let refused = transaction.write(write(OnConflict::Ignore, bad), Some(copy_into("s"))).await;
@@ -360,7 +360,10 @@ async fn the_same_rows_go_to_a_second_table_or_to_none(world: SuiteDatabase) {
     let beyond = TableCopy { without: vec![2], ..copy_into("s") };
     for (copy, why) in [(narrow, "the column `small`"), (beyond, "leaves out row 2, but")] {
         let refused = transaction.write(good(), Some(copy)).await;
-        assert!(matches!(&refused, Err(GrantError::Invalid(said)) if said.contains(why)), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(GrantError::Invalid(message)) if message.contains(why)),
+            "{refused:?}"
+        );
     }
     let refused = transaction.write(good(), Some(copy_into("nowhere"))).await;
     assert!(matches!(&refused, Err(GrantError::Invalid(_))), "{refused:?}");
@@ -407,17 +410,17 @@ async fn values_come_back_as_what_they_are(world: SuiteDatabase) {
         SqlValue::Float(1.5),
         SqlValue::Blob(vec![0, 255, 39, 92]),
     ];
-    let one = |row: Vec<SqlValue>| TableWrite {
+    let one_row = |row: Vec<SqlValue>| TableWrite {
         table: "t".into(),
         columns: columns.clone(),
         key: vec!["k".into()],
         on_conflict: OnConflict::Ignore,
         rows: vec![row],
     };
-    transaction.write(one(kept.clone()), None).await.unwrap();
+    transaction.write(one_row(kept.clone()), None).await.unwrap();
     let mut other = kept.clone();
     (other[0], other[1], other[3]) = (text("other"), SqlValue::Integer(i64::MAX), SqlValue::Boolean(true));
-    transaction.write(one(other.clone()), None).await.unwrap();
+    transaction.write(one_row(other.clone()), None).await.unwrap();
     let read = "SELECT k, n, \"change\", small, f, b FROM t WHERE k = ?";
     assert_eq!(transaction.query(read, vec![kept[0].clone()]).await.unwrap(), [kept]);
     other[3] = SqlValue::Integer(1);

@@ -99,12 +99,12 @@ pub enum CommitError {
     InDoubt(GrantError),
 }
 
-/// Why a statement was not run, or may not have been.
+/// Why a statement was not executed, or may not have been.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SqlFault {
-    /// It alone: what the transaction did before is still there.
+    /// Only the statement failed: earlier effects of the transaction remain.
     Own(GrantError),
-    /// The transaction can't go on: the server undid it, or doesn't answer.
+    /// The transaction can't continue: the server undid it, or does not answer.
     Lost(GrantError),
 }
 
@@ -119,7 +119,7 @@ impl SqlFault {
 #[async_trait]
 pub trait SqlTransaction: Send {
     async fn execute(&mut self, statement: &str, rows: Vec<Vec<SqlValue>>) -> Result<u64, GrantError>;
-    /// Both or neither, where the rows are for a second table as well.
+    /// Writes the rows. If a second table gets rows as well, both tables are written or neither.
     async fn write(&mut self, write: TableWrite, copy: Option<TableCopy>) -> Result<u64, GrantError>;
     async fn query(
         &mut self,
@@ -128,7 +128,7 @@ pub trait SqlTransaction: Send {
     ) -> Result<Vec<Vec<SqlValue>>, GrantError>;
     /// Whether there is anything to commit. A transaction that only reads has nothing.
     fn has_writes(&self) -> bool;
-    /// Refuses where an earlier fault has already undone the transaction.
+    /// Fails if an earlier fault has already undone the transaction.
     fn check_intact(&self) -> Result<(), GrantError>;
     async fn commit_with_receipt(self: Box<Self>, receipt: &StoredReceipt) -> Result<(), CommitError>;
     async fn roll_back(self: Box<Self>);
@@ -200,7 +200,8 @@ impl ReceiptSurvey {
                 found.insert(token.clone());
             }
             let commit = NotedCommit { token, at_ms, is_tick };
-            let is_newer = |newest: &Option<NotedCommit>| newest.as_ref().is_none_or(|it| it.at_ms < at_ms);
+            let is_newer =
+                |newest: &Option<NotedCommit>| newest.as_ref().is_none_or(|known| known.at_ms < at_ms);
             if is_tick {
                 survey.ticks.push(commit.token.clone());
                 if is_newer(&survey.newest_tick) {

@@ -112,8 +112,8 @@ impl ReadConnection for FileReader {
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<ReceiptRow>>, ProofError> {
         self.run_query(|connection| {
-            let there = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
-            if !connection.prepare(there)?.exists([])? {
+            let find_table = "SELECT 1 FROM sqlite_schema WHERE name = 'kubewitness_receipts'";
+            if !connection.prepare(find_table)?.exists([])? {
                 return Ok(None);
             }
             let mut kept = connection.prepare(KEPT)?;
@@ -236,11 +236,12 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
     proof.histories = histories_in(&rows);
     // Who reads them is no receipt, nor is the position up to which they were removed.
     let rows = rows.into_iter().filter(|row| row.plugin != READER && row.plugin != FLOOR);
-    let (told, receipts): (Vec<ReceiptRow>, Vec<ReceiptRow>) = rows.partition(|row| row.plugin == OWNER);
-    let mut told: HashMap<String, ReceiptRow> =
-        told.into_iter().map(|row| (row.token.clone(), row)).collect();
+    let (claim_rows, receipts): (Vec<ReceiptRow>, Vec<ReceiptRow>) =
+        rows.partition(|row| row.plugin == OWNER);
+    let mut claim_rows: HashMap<String, ReceiptRow> =
+        claim_rows.into_iter().map(|row| (row.token.clone(), row)).collect();
     for row in receipts {
-        let said = told.remove(&row.token);
+        let claim_row = claim_rows.remove(&row.token);
         let ReceiptRow { plugin, first, last, states, .. } = row;
         let name = format!("the receipt of {plugin} for positions {first} to {last}");
         match marks_within(&states, first, last) {
@@ -249,9 +250,9 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
             Some(marks) if marks.is_empty() => {}
             Some(marks) => proof.receipts.push(ReceiptProof { plugin, marks }),
         }
-        let Some(said) = said else { continue };
-        let is_same = (said.first, said.last) == (first, last);
-        let Some(claims) = claims::decode(&said.states, &states).filter(|_| is_same) else {
+        let Some(claim_row) = claim_row else { continue };
+        let is_same = (claim_row.first, claim_row.last) == (first, last);
+        let Some(claims) = claims::decode(&claim_row.states, &states).filter(|_| is_same) else {
             proof.problems.push(format!("{name} does not match its list of rows"));
             continue;
         };
@@ -273,7 +274,7 @@ async fn prove_whole(reader: &mut dyn ReadConnection, proof: &mut DatabaseProof)
             }
         }
     }
-    for row in told.into_values() {
+    for row in claim_rows.into_values() {
         let ReceiptRow { first, last, .. } = row;
         proof.problems.push(format!("rows of positions {first} to {last} are there without their receipt"));
     }
@@ -313,11 +314,11 @@ async fn count_found_rows(reader: &mut dyn ReadConnection, claim: &WriteClaim) -
     let dialect = reader.dialect();
     let names: Vec<_> =
         claim.columns.iter().map(|column| format!("{} = ?", quote_name(column, dialect))).collect();
-    let one = format!("({})", names.join(" AND "));
+    let key_condition = format!("({})", names.join(" AND "));
     let mut found = 0;
     for keys in claim.keys.chunks(PAGE) {
-        let all = vec![one.as_str(); keys.len()].join(" OR ");
-        let text = format!("SELECT count(*) FROM {} WHERE {all}", quote_name(&claim.table, dialect));
+        let condition = vec![key_condition.as_str(); keys.len()].join(" OR ");
+        let text = format!("SELECT count(*) FROM {} WHERE {condition}", quote_name(&claim.table, dialect));
         let values = keys.iter().flatten().map(claims::KeyPart::as_sql_value).collect();
         found += reader.count(&text, values).await?;
     }

@@ -5,13 +5,13 @@ use kubewitness_core::ports::{GrantError, SqlValue};
 
 pub type ValueRows = Vec<Vec<SqlValue>>;
 
-/// Rows of one call; a batch has at most 1,024 states.
+/// The most rows of one call; a batch has at most 1,024 states.
 pub const MAX_ROWS: usize = 65_536;
 
-/// Bytes of values that one call may bind or be given.
+/// The most bytes of values that one call may bind or receive.
 pub const VALUE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Rows that one query may give.
+/// The most rows that one query may return.
 pub const QUERY_ROWS: usize = 10_000;
 
 pub fn values_size(values: &[SqlValue]) -> usize {
@@ -31,7 +31,7 @@ pub fn fits_arity(arity: usize, row: &[SqlValue]) -> Result<(), GrantError> {
 }
 
 pub fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
-    // Each is a statement of its own, also one without values.
+    // Each row is a statement of its own, even without values.
     if rows.len() > MAX_ROWS {
         return Err(GrantError::TooLarge(format!("a statement is given at most {MAX_ROWS} rows")));
     }
@@ -42,7 +42,7 @@ pub fn check_size(rows: &[Vec<SqlValue>]) -> Result<(), GrantError> {
     Ok(())
 }
 
-/// The rows of an answer, as long as they are no more than a plugin may be given.
+/// The rows of a result, unless they exceed the limits for a plugin.
 pub async fn collect_bounded<E>(
     rows: impl Stream<Item = Result<Vec<SqlValue>, E>>,
     own: impl FnOnce(GrantError) -> E,

@@ -1,4 +1,4 @@
-//! Builds the controller's own statements, which write rows into one table and say what happens to a row
+//! Builds the controller's own statements, which write rows into one table and define what happens to a row
 //! whose key exists. Names are checked and quoted, and rows with equal keys are merged. The rest is split
 //! into statements of few sizes, so that prepared ones are reused.
 
@@ -12,12 +12,12 @@ use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, Tabl
 use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, invalid_statement};
 use super::values::{MAX_ROWS, values_size};
 
-/// Rows of one statement. Beyond it the cost of a statement no longer matters.
+/// The most rows of one statement. Beyond this, the cost of a statement no longer matters.
 const MAX_CHUNK: usize = 256;
 const MAX_COLUMNS: usize = 256;
 const NAME_BYTES: usize = 63;
 
-/// Rows that fit their columns, one of each key, ready to be written.
+/// Rows that fit their columns, one for each key, ready to be written.
 #[derive(Debug)]
 pub struct WritePlan {
     dialect: SqlDialect,
@@ -25,12 +25,12 @@ pub struct WritePlan {
     pub columns: Vec<String>,
     /// The columns of the key.
     pub key: Vec<usize>,
-    /// The column that says which row is newer, where rows are replaced.
+    /// The column that decides which row is newer, if rows may be replaced.
     newer: Option<usize>,
     pub rows: Vec<Vec<SqlValue>>,
 }
 
-/// The database's own tables and the controller's are not for plugins.
+/// Refuses the names of the database's own tables and of the controller's.
 fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
     let shaped = !name.is_empty()
         && name.len() <= NAME_BYTES
@@ -49,7 +49,7 @@ fn check_name(what: &str, name: &str) -> Result<(), GrantError> {
 }
 
 pub fn quote_name(name: &str, dialect: SqlDialect) -> String {
-    // The name has been checked: it has no quote of its own.
+    // The name has been checked: it contains no quote.
     match dialect {
         SqlDialect::Mysql => format!("`{name}`"),
         SqlDialect::Sqlite | SqlDialect::Postgres => format!("\"{name}\""),
@@ -64,14 +64,14 @@ pub fn plan_write(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, G
     };
     check_newer(write.rows.iter(), newer)?;
     let rows = match dialect {
-        // It takes one row after the other, each on top of those before it.
+        // It processes the rows one by one, each on top of those before it.
         SqlDialect::Sqlite => write.rows,
         SqlDialect::Postgres | SqlDialect::Mysql => merge(write.rows, &key, newer),
     };
     Ok(WritePlan { dialect, table: write.table, columns: write.columns, key, newer, rows })
 }
 
-/// Checks names and shapes; gives the positions of the key's columns.
+/// Checks names and shapes; returns the indexes of the key's columns.
 pub fn check_shape(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
     check_name("the table", &write.table)?;
     if write.columns.is_empty() || write.columns.len() > MAX_COLUMNS {
@@ -118,11 +118,11 @@ pub fn check_newer<'w>(
     }
 }
 
-/// One row a key: the first where the row that is there stays, else the newest. A statement that
-/// meets a key twice is refused by some databases and does its work twice in others.
+/// Merges rows with the same key: the first stays if existing rows are kept, otherwise the newest. Some
+/// databases refuse a statement that meets a key twice, and others process it twice.
 fn merge(rows: Vec<Vec<SqlValue>>, key: &[usize], newer: Option<usize>) -> Vec<Vec<SqlValue>> {
     let hasher = DefaultHashBuilder::default();
-    // The places of rows that were kept, by their keys.
+    // The indexes of the merged rows, by their keys.
     let mut seen: HashTable<usize> = HashTable::with_capacity(rows.len());
     let mut kept: Vec<Vec<SqlValue>> = Vec::with_capacity(rows.len());
     for row in rows {
@@ -130,9 +130,10 @@ fn merge(rows: Vec<Vec<SqlValue>>, key: &[usize], newer: Option<usize>) -> Vec<V
             kept.push(row);
             continue;
         };
-        let is_its = |place: &usize| key.iter().all(|column| is_same(&kept[*place][*column], &row[*column]));
-        let Some(place) = seen.find(hash, is_its).copied() else {
-            // There is room for all rows: nothing is ever hashed again.
+        let has_same_key =
+            |place: &usize| key.iter().all(|column| is_same(&kept[*place][*column], &row[*column]));
+        let Some(place) = seen.find(hash, has_same_key).copied() else {
+            // The table has room for all rows, so nothing is hashed again.
             seen.insert_unique(hash, kept.len(), |_| 0);
             kept.push(row);
             continue;
@@ -145,12 +146,12 @@ fn merge(rows: Vec<Vec<SqlValue>>, key: &[usize], newer: Option<usize>) -> Vec<V
             kept[place] = row;
         }
     }
-    // Calls that run beside each other lock rows in one order, and none waits for another in a circle.
+    // Concurrent calls lock rows in the same order, so that they can't wait for each other in a circle.
     kept.sort_by_cached_key(|row| encode_key(row, key));
     kept
 }
 
-/// `None` where a part is NULL: such a key equals no other.
+/// `None` if a part of the key is NULL: such a key equals no other.
 fn hash_key(row: &[SqlValue], key: &[usize], hasher: &DefaultHashBuilder) -> Option<u64> {
     let mut state = hasher.build_hasher();
     for column in key {
@@ -166,15 +167,15 @@ fn hash_key(row: &[SqlValue], key: &[usize], hasher: &DefaultHashBuilder) -> Opt
     Some(state.finish())
 }
 
-/// Whether both are one value of one kind. The two zeros are equal, and not the same.
-fn is_same(one: &SqlValue, other: &SqlValue) -> bool {
-    match (one, other) {
-        (SqlValue::Float(one), SqlValue::Float(other)) => one.to_bits() == other.to_bits(),
-        (one, other) => one == other,
+/// Whether both are the same value of the same kind. The two zeros are equal, but not the same.
+fn is_same(first: &SqlValue, second: &SqlValue) -> bool {
+    match (first, second) {
+        (SqlValue::Float(first), SqlValue::Float(second)) => first.to_bits() == second.to_bits(),
+        (first, second) => first == second,
     }
 }
 
-/// A key as bytes that can be put in order; `None` as above.
+/// The key as sortable bytes; `None` if a part is NULL.
 fn encode_key(row: &[SqlValue], key: &[usize]) -> Option<Vec<u8>> {
     let mut encoded = Vec::with_capacity(64);
     for column in key {
@@ -193,7 +194,7 @@ fn encode_key(row: &[SqlValue], key: &[usize]) -> Option<Vec<u8>> {
     Some(encoded)
 }
 
-/// Sizes of statements for so many rows: powers of two, the largest first.
+/// Splits a number of rows into the sizes of statements: powers of two, the largest first.
 pub fn chunk_sizes(rows: usize, width: usize) -> impl Iterator<Item = usize> {
     let most = MAX_CHUNK.min(MAX_BINDS / width.max(1)).max(1);
     let most = 1 << most.ilog2();
@@ -205,8 +206,9 @@ pub fn chunk_sizes(rows: usize, width: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A plugin's statement for all its rows: where it inserts one row, as few as there can be. Those with the same text share
-/// it: a long one for each of many rows would not fit into memory.
+/// A plugin's statement for all its rows. If it inserts one row, the rows are combined into as few statements
+/// as possible. Rows with the same text share it: a long text for each of many rows would not fit into
+/// memory.
 pub fn statements_for_rows(
     checked: &GuardedStatement<'_>,
     rows: Vec<Vec<SqlValue>>,
@@ -268,17 +270,17 @@ impl WritePlan {
         format!("INSERT INTO {} ({}) ", self.quoted_table(), self.list_columns(self.all_columns()))
     }
 
-    /// The places of one row's values.
+    /// The placeholders of one row's values.
     fn placeholder_tuple(&self) -> String {
         format!("({})", vec!["?"; self.columns.len()].join(","))
     }
 
-    /// A statement that is run once for each row.
+    /// A statement that runs once for each row.
     pub fn for_one_row(&self) -> String {
         format!("{}VALUES {}{}", self.insert_head(), self.placeholder_tuple(), self.conflict_tail())
     }
 
-    /// The treatment of a row whose key exists.
+    /// The clause for a row whose key exists.
     pub fn conflict_tail(&self) -> String {
         match self.dialect {
             SqlDialect::Sqlite | SqlDialect::Postgres => self.on_conflict(),
@@ -298,8 +300,9 @@ impl WritePlan {
         format!(" ON CONFLICT ({keys}) DO UPDATE SET {set} WHERE excluded.{newer} > {table}.{newer}")
     }
 
-    /// MySQL has no condition here, so each column has its own; they see what was set before them,
-    /// so the one that decides is set last. (`INSERT IGNORE` would turn every error into a warning.)
+    /// MySQL has no condition for the whole update, so each column has its own. Later assignments see the
+    /// earlier ones, so the deciding column is assigned last. (`INSERT IGNORE` would turn every error into a
+    /// warning.)
     fn on_duplicate_key(&self) -> String {
         let Some(newer) = self.newer else {
             let same = self.quoted_column(self.key[0]);
@@ -314,7 +317,7 @@ impl WritePlan {
         format!(" ON DUPLICATE KEY UPDATE {}", set.join(", "))
     }
 
-    /// One statement for all rows, which come as one array a column.
+    /// One statement for all rows, with one array for each column.
     pub fn unnested_statement(&self, arrays: &[&str], casts: &[Option<&str>]) -> String {
         let arrays: Vec<_> =
             arrays.iter().enumerate().map(|(n, array)| format!("${}::{array}[]", n + 1)).collect();
@@ -334,7 +337,7 @@ impl WritePlan {
         )
     }
 
-    /// Statements of several rows each, with the values they bind and at most so many bytes of them.
+    /// Statements of several rows each, with their values, limited to a number of bytes.
     pub fn into_statements(self, most: usize) -> Vec<(String, Vec<SqlValue>)> {
         let head = format!("{}VALUES ", self.insert_head());
         let (tuple, tail, width) = (self.placeholder_tuple(), self.conflict_tail(), self.columns.len());

@@ -149,7 +149,7 @@ impl Default for RedactionSpec {
     }
 }
 
-/// No variable has a longer name.
+/// The most bytes of a pattern. No variable has a longer name.
 const PATTERN_BYTES: usize = 256;
 
 impl RedactionSpec {
@@ -189,7 +189,8 @@ impl RedactionSpec {
     }
 }
 
-/// Each `**` costs time at every place of a document, and one at the end would match everything below.
+/// Whether a path ends with `**` or contains it twice. Each `**` costs time at every place of a document, and
+/// one at the end would match everything below.
 fn is_ambiguous(path: &JsonPointer) -> bool {
     let tokens = path.tokens();
     let stars = tokens.iter().filter(|token| *token == "**").count();

@@ -93,10 +93,10 @@ fn two_minutes() -> Duration {
 }
 
 impl FromSpec {
-    /// The partitions that this controller reads, of a stream that has `all` partitions.
-    pub fn chosen_partitions(&self, all: u32) -> Vec<u32> {
+    /// The partitions that this controller reads, of a stream with `partitions` partitions.
+    pub fn chosen_partitions(&self, partitions: u32) -> Vec<u32> {
         match self.partitions.as_slice() {
-            [] => (0..all).collect(),
+            [] => (0..partitions).collect(),
             some => some.to_vec(),
         }
     }
@@ -198,17 +198,17 @@ mod tests {
         host.check().into_iter().map(|fault| fault.field).collect()
     }
 
-    fn stream(more: &[(&str, serde_json::Value)]) -> serde_json::Value {
+    fn stream(fields: &[(&str, serde_json::Value)]) -> serde_json::Value {
         let mut stream = json!({"name": "platform", "urlFrom": {"env": "NATS_URL"}});
-        for (name, value) in more {
+        for (name, value) in fields {
             stream[name] = value.clone();
         }
         json!([stream])
     }
 
-    fn source(more: &[(&str, serde_json::Value)]) -> serde_json::Value {
+    fn source(fields: &[(&str, serde_json::Value)]) -> serde_json::Value {
         let mut source = json!({"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"});
-        for (name, value) in more {
+        for (name, value) in fields {
             source[name] = value.clone();
         }
         json!([source])

@@ -61,8 +61,8 @@ pub fn check_file_size(bytes: u64, most: u64) -> io::Result<()> {
     if bytes <= most {
         return Ok(());
     }
-    let told = format!("it is larger than {}: name another file", byte_size_text(most));
-    Err(io::Error::new(io::ErrorKind::FileTooLarge, told))
+    let message = format!("it is larger than {}: name another file", byte_size_text(most));
+    Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
 }
 
 pub fn into_text(bytes: Vec<u8>) -> io::Result<String> {
@@ -84,7 +84,7 @@ pub fn replace_file_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
-/// The metadata of a regular file; `None` if the path does not exist.
+/// Returns the metadata of a regular file, or `None` if the path does not exist.
 pub fn look(path: &Path) -> io::Result<Option<Metadata>> {
     match std::fs::metadata(path) {
         Ok(found) => expect_file(&found).map(|()| Some(found)),
@@ -175,8 +175,8 @@ mod tests {
     fn a_pipe_that_nobody_writes_to_is_refused_by_name_and_not_waited_for() {
         let (_folder, path) = folder();
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-        for told in refused(&path) {
-            assert!(told.starts_with("it is a pipe, and a regular file is expected"), "{told}");
+        for message in refused(&path) {
+            assert!(message.starts_with("it is a pipe, and a regular file is expected"), "{message}");
         }
         let link = path.with_extension("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
@@ -201,7 +201,7 @@ mod tests {
         for (path, kind) in
             [(folder.path(), "a folder"), (&path, "a socket"), (Path::new("/dev/zero"), "a device")]
         {
-            assert!(refused(path).iter().all(|told| told.contains(kind)), "{:?}", refused(path));
+            assert!(refused(path).iter().all(|message| message.contains(kind)), "{:?}", refused(path));
         }
     }
 

@@ -28,7 +28,7 @@ pub type OwnKey = ([u8; KEY_BYTES], KeyOrigin);
 /// key.
 pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<OwnKey> {
     let was_there = look(path)?.is_some();
-    if let Some(key) = kept(path)? {
+    if let Some(key) = read_kept(path)? {
         return Ok((key, KeyOrigin::Kept));
     }
     let mut key = [0; KEY_BYTES];
@@ -41,7 +41,7 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
         }
         // Another process was faster; its key is in the file.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let key = kept(path)?;
+            let key = read_kept(path)?;
             key.map(|key| (key, KeyOrigin::Kept))
                 .ok_or_else(|| io::Error::other("another process is writing the key"))
         }
@@ -49,7 +49,7 @@ pub fn own_key(path: &Path, random: impl FnOnce(&mut [u8]) -> io::Result<()>) ->
     }
 }
 
-fn kept(path: &Path) -> io::Result<Option<[u8; KEY_BYTES]>> {
+fn read_kept(path: &Path) -> io::Result<Option<[u8; KEY_BYTES]>> {
     let Some(file) = look(path)? else { return Ok(None) };
     let key: Option<_> = read(path, MOST)?.try_into().ok();
     if key.is_none() || file.permissions().mode() & OTHERS != 0 {

@@ -130,7 +130,7 @@ impl PathLocks {
     }
 }
 
-/// The same for a command, which has nothing else to do meanwhile.
+/// Runs `work` with a limit and blocks the calling thread, for a command that has nothing else to do.
 pub fn within_blocking<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -190,9 +190,9 @@ mod tests {
         let (_folder, path) = fifo("mount");
         let tries = Arc::new(AtomicUsize::new(0));
         for _ in 0..20 {
-            let told = run_within_limit(&path, SHORT, hangs(&path, &tries)).await.unwrap_err();
-            assert_eq!(told.kind(), io::ErrorKind::TimedOut);
-            assert!(told.to_string().contains("network mount"), "{told}");
+            let error = run_within_limit(&path, SHORT, hangs(&path, &tries)).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(error.to_string().contains("network mount"), "{error}");
         }
         assert_eq!(tries.load(Ordering::SeqCst), 1, "nobody asks again while the first hangs");
         assert_eq!(run_within_limit(Path::new("other"), ANSWER, || Ok(7)).await.unwrap(), 7);
@@ -215,8 +215,8 @@ mod tests {
             places.run_within_limit(Path::new(name), SHORT, hangs(&path, &tries)).await.unwrap_err();
         }
         assert_eq!(tries.load(Ordering::SeqCst), 2);
-        let told = places.run_within_limit(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
-        assert!(told.contains("2 other files do not answer"), "{told}");
+        let error = places.run_within_limit(Path::new("c"), SHORT, || Ok(())).await.unwrap_err().to_string();
+        assert!(error.contains("2 other files do not answer"), "{error}");
     }
 
     #[tokio::test]
@@ -256,8 +256,8 @@ mod tests {
     fn a_command_gives_up_too() {
         let (_folder, path) = fifo("pipe");
         let tries = Arc::default();
-        let told = within_blocking(SHORT, hangs(&path, &tries)).unwrap_err();
-        assert!(told.to_string().contains("has not answered"), "{told}");
+        let error = within_blocking(SHORT, hangs(&path, &tries)).unwrap_err();
+        assert!(error.to_string().contains("has not answered"), "{error}");
         assert_eq!(within_blocking(WORK, || Ok(7)).unwrap(), 7);
     }
 }

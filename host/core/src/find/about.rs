@@ -39,7 +39,7 @@ impl DocumentFacts {
     pub fn read(document: &[u8]) -> Self {
         let Ok(DocumentHead { metadata }) = serde_json::from_slice(document) else { return Self::default() };
         let owned = |(key, value): (Cow<'_, str>, Cow<'_, str>)| (key.into_owned(), value.into_owned());
-        let submitter = metadata.annotations.and_then(|mut all| all.remove(SUBMITTER));
+        let submitter = metadata.annotations.and_then(|mut annotations| annotations.remove(SUBMITTER));
         Self {
             labels: metadata.labels.unwrap_or_default().into_iter().map(owned).collect(),
             submitter: submitter.map(Cow::into_owned).filter(|name| !name.is_empty()),
@@ -202,8 +202,8 @@ mod tests {
                 text.pop();
             }
             let (rules, cut) = (rules(&pointers), DocumentFacts::cut_to_facts(text.as_bytes()));
-            let told = cut.map_or_else(DocumentFacts::default, |cut| redacted(&rules, &cut));
-            prop_assert_eq!(told, redacted(&rules, text.as_bytes()), "{}", text);
+            let facts = cut.map_or_else(DocumentFacts::default, |cut| redacted(&rules, &cut));
+            prop_assert_eq!(facts, redacted(&rules, text.as_bytes()), "{}", text);
         }
     }
 

@@ -54,7 +54,8 @@ impl FromStr for StoryCursor {
 
     fn from_str(text: &str) -> Result<Self, WrongCursor> {
         let (states, rest) = text.split_once('/').ok_or(WrongCursor)?;
-        let (related, owned) = rest.split_once('/').map_or((rest, None), |(one, two)| (one, Some(two)));
+        let (related, owned) =
+            rest.split_once('/').map_or((rest, None), |(first, second)| (first, Some(second)));
         let number = |text: &str| text.parse().map_err(|_| WrongCursor);
         let owned = owned.map_or(Ok(u64::MAX), number)?;
         Ok(Self { states: number(states)?, related: number(related)?, owned })

@@ -170,8 +170,11 @@ mod tests {
         }
         assert_eq!(ObjectOrder::parse("changed").unwrap(), ObjectOrder::default());
         for wrong in ["", "-", "--name", "queued", "Name"] {
-            let told = ObjectOrder::parse(wrong).unwrap_err().to_string();
-            assert!(told.contains("there are changed, created, name, namespace, phase, restarts"), "{told}");
+            let error = ObjectOrder::parse(wrong).unwrap_err().to_string();
+            assert!(
+                error.contains("there are changed, created, name, namespace, phase, restarts"),
+                "{error}"
+            );
         }
     }
 

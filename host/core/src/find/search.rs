@@ -99,7 +99,7 @@ impl SearchText {
             Ok(Some(shown)) => {
                 let shown = DocumentFacts::read(&shown);
                 (about.submitter.is_some() && about.submitter == shown.submitter)
-                    || about.labels.iter().any(|(label, it)| shown.labels.get(label) == Some(it))
+                    || about.labels.iter().any(|(label, value)| shown.labels.get(label) == Some(value))
             }
             // An unreadable document matches nothing.
             Err(_) => false,
@@ -107,7 +107,7 @@ impl SearchText {
     }
 
     fn retain_matching_facts(&self, mut about: DocumentFacts) -> DocumentFacts {
-        about.labels.retain(|_, it| self.is_in(it));
+        about.labels.retain(|_, value| self.is_in(value));
         about.submitter = about.submitter.filter(|name| self.is_in(name));
         about.created = None;
         about

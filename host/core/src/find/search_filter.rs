@@ -16,7 +16,7 @@ const GRAMS: usize = 32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SearchSignature {
     named: BitSet,
-    said: BitSet,
+    documented: BitSet,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,12 +37,12 @@ impl SearchSignature {
 
     /// Adds a text of the document.
     pub fn add(&mut self, text: &str) {
-        self.said.add(text);
+        self.documented.add(text);
     }
 
     /// Makes every search read the document.
     pub fn open(&mut self) {
-        self.said = BitSet([u64::MAX; WORDS]);
+        self.documented = BitSet([u64::MAX; WORDS]);
     }
 
     /// Whether the name or the uid may contain the searched text.
@@ -51,8 +51,8 @@ impl SearchSignature {
     }
 
     /// Whether the document may contain the searched text.
-    pub fn may_say(&self, grams: &SearchGrams) -> bool {
-        self.said.may_hold(grams)
+    pub fn may_be_documented(&self, grams: &SearchGrams) -> bool {
+        self.documented.may_hold(grams)
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
             if !texts.is_empty() {
                 let part: String =
                     text.get(&texts).to_lowercase().chars().skip(from).take(length).collect();
-                prop_assert!(signature.may_say(&SearchGrams::of(&part)), "{part}");
+                prop_assert!(signature.may_be_documented(&SearchGrams::of(&part)), "{part}");
             }
         }
     }
@@ -137,18 +137,19 @@ mod tests {
         ["vision", "ana@example.com", "gpu-a100", "training"]
             .into_iter()
             .for_each(|text| signature.add(text));
-        for set in [signature.named, signature.said] {
+        for set in [signature.named, signature.documented] {
             let bits: u32 = set.0.iter().map(|word| word.count_ones()).sum();
             assert!(bits < BITS * 2 / 5, "{bits} of {BITS}");
         }
-        let passes = |grams: &SearchGrams| signature.may_be_named(grams) || signature.may_say(grams);
+        let passes =
+            |grams: &SearchGrams| signature.may_be_named(grams) || signature.may_be_documented(grams);
         let words = (0..1_000).map(|number| SearchGrams::of(&format!("bob{number}")));
         let passed = words.filter(passes).count();
         assert!(passed < 10, "{passed}");
         assert!(passes(&SearchGrams::of("x")) && SearchGrams::of("x").is_empty());
         let nobody = SearchGrams::of("nobody");
         signature.open();
-        assert!(signature.may_say(&nobody) && !signature.may_be_named(&nobody));
+        assert!(signature.may_be_documented(&nobody) && !signature.may_be_named(&nobody));
     }
 
     #[test]

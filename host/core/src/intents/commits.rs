@@ -1,16 +1,19 @@
-//! The newest commits of a plugin in its granted database, and what follows if the database no longer has them.
+//! Tracks the newest commits of a plugin in its granted database, to detect that the database has lost some
+//! of them.
 //!
-//! A database that fails over to a standby, or is restored from a copy, loses the newest of its commits. The journal
-//! calls the states of these commits finished, so nobody would ever look for their rows. So the journal notes the
-//! newest commit that is known to have succeeded, and each new connection is asked for it first.
+//! A database that fails over to a standby, or is restored from a copy, loses its newest commits. The journal
+//! has recorded the states of these commits as finished, so nothing would ever write their rows again. So the
+//! journal notes the newest commits that the database has answered, and each new connection first checks that
+//! they exist.
 //!
-//! Calls run side by side, so there is not always one newest commit. A commit certainly precedes another one only if
-//! it was answered before the other one was sent. [`CommitFrontier`] keeps the commits that no other one certainly
-//! follows. A database that has all of these has every commit. A number that the database counts was rejected: all
-//! calls would wait for its row.
+//! Calls run side by side, so there is not always one newest commit. A commit certainly precedes another one
+//! only if it was answered before the other one was sent. [`CommitFrontier`] keeps the commits that no other
+//! one certainly follows: a database that has all of these has every commit. A counter in the database was
+//! rejected, because all calls would wait for its row.
 //!
-//! A receipt that is gone is no loss if it was removed. So the database keeps with its receipts the moment before which
-//! they may have been removed, and [`CommitHistory`] tells the one from the other.
+//! A missing receipt is no loss if the receipt was pruned. So the database stores, beside its receipts, the
+//! time before which receipts may have been pruned, and [`CommitHistory`] distinguishes a pruned receipt from
+//! a lost commit.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,34 +23,34 @@ use crate::state::Seq;
 
 const NEWEST: &str = "newest";
 const LOSS: &str = "loss";
-/// Records of losses that are kept. Each is a line for people.
+/// The most records of losses that are kept. Each is a line for people.
 pub const LOSSES: usize = 16;
-/// Databases of which a plugin's commits stay noted after it was granted another one.
+/// The most databases whose commits stay noted after the plugin was granted another one.
 pub const EARLIER: usize = 4;
 
 /// A commit that the database has answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotedCommit {
     pub token: String,
-    /// When it was sent, in milliseconds since 1970. No later commit of the plugin has the same or an earlier moment.
+    /// When it was sent, in milliseconds since 1970. Times of one plugin's commits are unique and ascending.
     pub at_ms: u64,
-    /// A tick: the receipt of the next one replaces its own.
+    /// Whether it is a tick's commit. The receipt of the next tick replaces its receipt.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_tick: bool,
 }
 
-/// A database's own word on the receipts that it no longer has.
+/// The limits within which a database can prove a commit by its receipts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CommitHistory {
     /// Receipts of commits before this moment may have been removed.
     pub pruned_before_ms: u64,
-    /// The newest tick that it has.
+    /// The time of the newest tick whose receipt it has.
     pub newest_tick_ms: u64,
 }
 
 impl CommitHistory {
-    /// Whether the database has had this commit although it has no receipt of it. That is so beside an older copy of the
-    /// journal, and if a process ended before it had saved the note of a newer commit.
+    /// Whether the database had this commit although its receipt no longer exists. That happens beside an
+    /// older copy of the journal, and if a process ended before it saved the note of a newer commit.
     pub fn has_outlived(&self, commit: &NotedCommit) -> bool {
         commit.at_ms < self.pruned_before_ms || (commit.is_tick && commit.at_ms <= self.newest_tick_ms)
     }
@@ -71,22 +74,22 @@ struct KnownCommit {
 pub struct CommitTicket(u64);
 
 impl CommitFrontier {
-    /// Goes on from commits that the journal or the database names.
+    /// Restores the frontier from commits that the journal or the database reports.
     pub fn from_commits(commits: impl IntoIterator<Item = NotedCommit>) -> Self {
         let newest = commits.into_iter().map(|commit| KnownCommit { commit, answered: 0 }).collect();
         Self { newest, moments: 1 }
     }
 
-    /// Call it before the commit is sent.
+    /// Starts a commit. The caller sends it afterwards.
     pub fn begin_commit(&mut self) -> CommitTicket {
         self.moments += 1;
         CommitTicket(self.moments)
     }
 
-    /// Call it once the database has answered that the commit succeeded.
+    /// Notes that the database has answered a commit as successful.
     pub fn note_commit(&mut self, CommitTicket(begun): CommitTicket, commit: NotedCommit) {
         self.moments += 1;
-        // A survey may have found it before its answer came.
+        // A survey of the database may have found the commit before its answer arrived.
         self.newest.retain(|known| known.answered > begun && known.commit.token != commit.token);
         self.newest.push(KnownCommit { commit, answered: self.moments });
     }
@@ -100,9 +103,9 @@ impl CommitFrontier {
         self.newest_commits().any(|known| known == commit)
     }
 
-    /// Expects commits no longer whose receipts were removed, but the newest one that the database has. A process that was
-    /// killed before it noted that one has left states that are finished by its receipt alone. Returns whether anything
-    /// has changed.
+    /// Stops expecting commits whose receipts were pruned, and expects the newest commit that the database
+    /// has instead. A process that was killed before it noted that commit has left states that are finished
+    /// by its receipt alone. Returns whether anything changed.
     pub fn replace_commits(
         &mut self,
         is_removed: impl Fn(&NotedCommit) -> bool,
@@ -125,12 +128,12 @@ pub struct DatabaseCommits {
     /// The controller's name of the database.
     pub database: String,
     pub commits: Vec<NotedCommit>,
-    /// The newest commit whose states do not come again after a loss: that of a tick, of a resync, or of states that lie
-    /// before the position after which the database keeps every receipt.
+    /// The newest commit whose states are not delivered again after a loss: the commit of a tick, of a
+    /// resync, or of states below the position from which the database keeps every receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beneath: Option<NotedCommit>,
-    /// States up to here are in the database although the journal took them back: its address led to another server
-    /// meanwhile, which lacked them. `None` once the cursor has passed them.
+    /// The states up to this position are in the database although the journal took them back: the address
+    /// temporarily led to another server, which lacked them. `None` once the cursor has passed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_through: Option<Seq>,
 }
@@ -138,8 +141,8 @@ pub struct DatabaseCommits {
 /// The journal's note of the newest commits in granted databases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommitNote {
-    /// The database that the plugin wrote to last. `None` after a loss that was not taken back: the journal counts on
-    /// nothing in it, and every receipt is kept from then on.
+    /// The database that the plugin wrote to last. After a loss that was not taken back it is `None`: the
+    /// journal expects no commits, and the database keeps every receipt from then on.
     pub current: Option<DatabaseCommits>,
     /// Databases that the plugin was granted before, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -156,7 +159,7 @@ impl CommitNote {
         self.current.iter().chain(&self.earlier).find(|known| known.database == database)
     }
 
-    /// Whether the plugin has written to this database last.
+    /// Whether this is the database that the plugin wrote to last.
     pub fn is_current(&self, database: &str) -> bool {
         self.current.as_ref().is_some_and(|current| current.database == database)
     }
@@ -170,30 +173,31 @@ impl CommitNote {
     }
 }
 
-/// A database was found without commits that it had answered.
+/// A loss: a database was found without commits that it had answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatabaseLoss {
     pub database: String,
     pub found_ms: u64,
-    /// Everything up to this position is in the database. `None`: the database does not say.
+    /// The position up to which the database has everything; `None` if the database does not report one.
     pub after: Option<Seq>,
     /// The last position that the plugin had finished.
     pub through: Seq,
-    /// States that are handed over again, without those whose receipts survived.
+    /// The number of states that are delivered again, without those whose receipts survived.
     pub again: u64,
-    /// States in between of sources to which the plugin no longer subscribes: they are not handed over again.
+    /// The number of states in between whose sources the plugin no longer subscribes to. They are not
+    /// delivered again.
     #[serde(default)]
     pub ended: u64,
     /// The most states in between that the journal no longer has.
     pub missing: u64,
-    /// States of some lost commits do not come again: see [`DatabaseCommits::beneath`].
+    /// Whether states of some lost commits are not delivered again: see [`DatabaseCommits::beneath`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beneath: bool,
 }
 
 impl DatabaseLoss {
-    /// Whether the states at this position were taken back in the journal. So a position up to which the same database
-    /// says that it has everything can be true, although the journal calls less finished.
+    /// Whether the journal took back the state at this position. If so, the same database may truly have
+    /// everything up to a position although the journal records less as finished.
     pub fn has_taken_back(&self, seq: Seq) -> bool {
         self.after.is_some_and(|after| after < seq) && seq <= self.through
     }
@@ -250,7 +254,7 @@ impl DatabaseLoss {
 /// The commits that a database still has after a loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurvivingCommits {
-    /// The newest one.
+    /// The newest of them.
     pub newest: Option<NotedCommit>,
     /// See [`DatabaseCommits::beneath`].
     pub beneath: Option<NotedCommit>,
@@ -260,7 +264,7 @@ fn encode_note(note: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(note).expect("strings and numbers always serialize")
 }
 
-/// The notes of one plugin about commits, as they were read from the journal.
+/// The notes of one plugin about commits, as read from the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommitNotes {
     pub newest: Option<CommitNote>,
@@ -282,7 +286,7 @@ impl CommitNotes {
         Some(true)
     }
 
-    /// The writes that record one more loss, and what the database must have from now on.
+    /// Returns the writes that record one more loss, and the commits that the database must have from now on.
     pub fn record_loss(&self, loss: &DatabaseLoss, survivors: SurvivingCommits) -> Vec<KvWrite> {
         let SurvivingCommits { newest, beneath } = survivors;
         let database = loss.database.clone();
@@ -290,7 +294,8 @@ impl CommitNotes {
             self.losses.iter().any(|(_, before)| before.database == database && before.has_taken_back(*seq))
         };
         let done_through = loss.after.filter(before);
-        // Among the states that count as done, some may never have been handed over, as those of an added source.
+        // Some of these states count as finished but may never have been delivered, such as those of an added
+        // source.
         let loss = DatabaseLoss { beneath: loss.beneath || done_through.is_some(), ..loss.clone() };
         let earlier = self.newest.clone().unwrap_or_default().notes_besides(&database);
         let commits = newest.into_iter().collect();

@@ -36,7 +36,7 @@ pub fn persons_file(file: &Path) -> PathBuf {
 }
 
 impl PersonEntry {
-    pub fn named(name: &str, salt: [u8; SALT_BYTES]) -> Self {
+    pub fn of_name(name: &str, salt: [u8; SALT_BYTES]) -> Self {
         let digest = hex::encode(sha256(&[salt.as_slice(), name.as_bytes()].concat()));
         Self::Named { digest, salt: hex::encode(salt), name: name.to_owned() }
     }
@@ -48,7 +48,7 @@ impl PersonEntry {
         let holds = match &person {
             Self::Named { salt, name, .. } => {
                 let salt = hex::decode(salt).ok()?.try_into().ok()?;
-                Self::named(name, salt) == person
+                Self::of_name(name, salt) == person
             }
             Self::Erased { .. } => person.encode_line().ok()?.trim_ascii_end() == line.trim_ascii_end(),
         };
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_name_under_the_digest_of_another_says_nothing() {
-        let line = PersonEntry::named("ada", [7; SALT_BYTES]).encode_line().unwrap();
+        let line = PersonEntry::of_name("ada", [7; SALT_BYTES]).encode_line().unwrap();
         let text = String::from_utf8(line).unwrap();
         assert!(PersonEntry::parse(text.as_bytes()).is_some());
         assert_eq!(PersonEntry::parse(text.replace("ada", "bob").as_bytes()), None);
@@ -113,7 +113,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_takes_the_place_of_a_name_has_its_length_and_its_digest_and_not_the_name(name in "[^\"\\\\]{1,64}") {
-            let person = PersonEntry::named(&name, [9; SALT_BYTES]);
+            let person = PersonEntry::of_name(&name, [9; SALT_BYTES]);
             let line = person.encode_line().unwrap();
             prop_assert!(line.len() <= PERSON_BYTES);
             prop_assert_eq!(PersonEntry::parse(&line), Some(person.clone()));

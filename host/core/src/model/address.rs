@@ -74,8 +74,8 @@ mod tests {
         let pipe = folder.path().join("ca.pem");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let url = format!("postgres://ann:hush@db/j?sslrootcert={}", pipe.display());
-        let told = expect_files(&url).await.unwrap_err().to_string();
-        assert!(told.starts_with("the file that its `sslrootcert` names: it is a pipe"), "{told}");
+        let error = expect_files(&url).await.unwrap_err().to_string();
+        assert!(error.starts_with("the file that its `sslrootcert` names: it is a pipe"), "{error}");
         let missing = format!("{url}.none");
         assert!(expect_files(&missing).await.is_ok(), "the client tells that it is not there");
     }

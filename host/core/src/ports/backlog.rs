@@ -24,7 +24,7 @@ pub struct DeadLetter {
     pub error: String,
     pub first_ms: u64,
     pub last_ms: u64,
-    /// Whether it is back in its lane and not yet finished again.
+    /// Whether it is being replayed: back in its lane, and not finished yet.
     #[serde(default)]
     pub replaying: bool,
     /// Whether an operator dropped it. It stays counted as dead and can't be replayed.
@@ -70,8 +70,8 @@ pub struct ProgressSave {
     pub parked: Vec<DeadLetter>,
     /// Dead letters that were replayed, and owed states, that are finished now.
     pub revived: Vec<Seq>,
-    /// States that the progress calls finished although they are not: their lanes stand still for long. They come before
-    /// `parked`, and after `revived`.
+    /// States that the progress counts as finished although they are not, because their lanes are blocked for
+    /// long. They are written before `parked`, and after `revived`.
     pub owed: Vec<Seq>,
     pub kv: Vec<KvWrite>,
 }

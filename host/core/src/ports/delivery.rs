@@ -77,11 +77,11 @@ impl WritesFate {
 /// and each rejected state alone. They settle most batches, and each is smaller than the batch.
 pub fn split_by_verdict<T>(batch: Vec<T>, verdicts: &[Verdict]) -> Vec<Vec<T>> {
     let (mut done, mut later, mut alone) = (Vec::new(), Vec::new(), Vec::new());
-    for (one, verdict) in batch.into_iter().zip(verdicts) {
+    for (delivery, verdict) in batch.into_iter().zip(verdicts) {
         match verdict {
-            Verdict::Done => done.push(one),
-            Verdict::Retry { .. } => later.push(one),
-            Verdict::Reject(_) => alone.push(vec![one]),
+            Verdict::Done => done.push(delivery),
+            Verdict::Retry { .. } => later.push(delivery),
+            Verdict::Reject(_) => alone.push(vec![delivery]),
         }
     }
     [done, later].into_iter().chain(alone).filter(|part| !part.is_empty()).collect()

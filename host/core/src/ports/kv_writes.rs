@@ -11,7 +11,7 @@ use super::KvWrite;
 /// A call's turn among the calls of its plugin that write to `kv`. `None` if it wrote nothing.
 pub type KvTurn = Option<OwnedMutexGuard<()>>;
 
-/// Gives a write whose value is only known when the dispatcher takes it.
+/// A write whose value is determined only when the dispatcher takes it.
 pub trait LateWrite: Send + Sync {
     fn current_write(&self) -> Option<KvWrite>;
 }
@@ -38,12 +38,12 @@ impl KvWrites {
     }
 
     /// Adds more writes of the same call.
-    pub fn extend(&mut self, more: Vec<KvWrite>) {
-        self.writes.extend(more);
+    pub fn extend(&mut self, writes: Vec<KvWrite>) {
+        self.writes.extend(writes);
     }
 
-    /// Adds a write that comes after all others. Calls end side by side: what each of them knew when it ended might
-    /// replace what a later one knew.
+    /// Adds a write that is made after all others, with its value at that time. Calls end side by side, so a
+    /// value from the end of one call could overwrite a newer value of another.
     pub fn end_with_late(&mut self, late: Arc<dyn LateWrite>) {
         self.late = Some(late);
     }

@@ -42,7 +42,8 @@ pub struct PluginProgress {
     /// stays until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
-    /// Nothing behind a dead letter of its lane was handed over before the next start: letters hold their lanes.
+    /// Nothing after a dead letter in its lane was delivered before the next start: letters block their
+    /// lanes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_lanes: bool,
     /// When the plugin was found to be removed. The next start of the plugin first clears this.
@@ -96,8 +97,8 @@ impl PluginProgress {
         ended.filter_map(|start| start.until).max().unwrap_or(0)
     }
 
-    /// Takes back what was finished after a position, except single positions such as those of dead letters.
-    /// The other states are handed over once more.
+    /// Marks everything after a position as unfinished, except single positions such as those of dead
+    /// letters. These states are delivered again.
     pub fn take_back(&mut self, after: Seq, except: &BTreeSet<Seq>) {
         let after = after.max(self.start);
         let finished: Vec<Seq> =
@@ -145,12 +146,14 @@ impl PluginProgress {
     }
 }
 
-/// Up to where nobody needs receipts.
+/// The position up to which receipts are no longer needed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DurableCursor {
-    /// Every state up to here is finished, and the journal knows it, but for those that it owes.
+    /// Every state up to here is finished, and the journal has recorded that, except for states that it owes
+    /// the plugin.
     pub cursor: Seq,
-    /// The first state below the cursor that is handed over all the same, or was just now: it may have been applied.
+    /// The first state below the cursor that is still to be delivered, or was just delivered: it may have
+    /// been applied.
     pub recalled: Option<Seq>,
 }
 
@@ -223,7 +226,7 @@ impl FormerCursor {
     }
 }
 
-/// Removes what lies after a position.
+/// Removes everything after a position.
 fn clip_after(above: &mut Vec<(Seq, Seq)>, after: Seq) {
     above.retain(|(first, _)| *first <= after);
     if let Some((_, last)) = above.last_mut() {

@@ -106,7 +106,7 @@ impl RedactionRules {
         Ok(replace_secrets(document, self.find(document)?, digest))
     }
 
-    /// The same for settings, in which a secret's name counts at any depth.
+    /// [`Self::redact_document`] for settings, in which the name of a secret counts at any depth.
     pub fn redact_settings(
         &self,
         settings: &[u8],
@@ -152,20 +152,20 @@ fn replace_secrets(
     }
     let mut out = Vec::with_capacity(document.len());
     let mut taken = 0;
-    for one in found {
-        let quote: &[u8] = if one.is_part { b"" } else { b"\"" };
-        out.extend_from_slice(&document[taken..one.range.start]);
+    for secret in found {
+        let quote: &[u8] = if secret.is_part { b"" } else { b"\"" };
+        out.extend_from_slice(&document[taken..secret.range.start]);
         out.extend_from_slice(quote);
         out.extend_from_slice(MARK.as_bytes());
-        out.extend_from_slice(digest(one.unquoted_secret(document)).as_bytes());
+        out.extend_from_slice(digest(secret.unquoted_secret(document)).as_bytes());
         out.extend_from_slice(quote);
-        taken = one.range.end;
+        taken = secret.range.end;
     }
     out.extend_from_slice(&document[taken..]);
     Some(out)
 }
 
-/// The facts that are known of a document before it is searched.
+/// The parts of a document that are read before it is searched.
 #[derive(Default)]
 struct DocumentTop {
     /// Rules for one kind apply to every document without a kind.

@@ -40,7 +40,8 @@ impl RedactionRules {
         let found = self.find(document)?;
         let text = std::str::from_utf8(document).map_err(WithheldDocument::from_error)?;
         let shown = VisibleText::of(text, &found).map_err(WithheldDocument::from)?;
-        // Words that are not searched for any more count as secrets. Soon there are too many to show anything.
+        // The words that are left out by the limit count as secrets, too. Beyond it, nothing of the status is
+        // shown.
         let searches = Cell::new(SEARCHED_BYTES / text.len().max(1));
         let is_shown = |word: &str| {
             let left = searches.get();
@@ -60,9 +61,9 @@ impl RedactionRules {
         secrets: &mut SecretDigests,
     ) -> Result<(), E> {
         let mut shown = HashSet::new();
-        for one in found {
-            let secret = one.unquoted_secret(document);
-            for (place, text) in self.quotable_words(one, document).into_iter().enumerate() {
+        for secret_value in found {
+            let secret = secret_value.unquoted_secret(document);
+            for (place, text) in self.quotable_words(secret_value, document).into_iter().enumerate() {
                 let is_known = secrets.found.iter().any(|(known, _)| *known == text) || shown.contains(&text);
                 if secrets.found.len() > SECRETS || is_known {
                     continue;
@@ -72,7 +73,7 @@ impl RedactionRules {
                     continue;
                 }
                 // The digest is the one in the document if the text is the same.
-                let is_whole = place == 0 && !one.is_container(document);
+                let is_whole = place == 0 && !secret_value.is_container(document);
                 let digest = if is_whole { digest(secret)? } else { digest(text.as_bytes())? };
                 secrets.found.push((text, digest));
             }
@@ -143,9 +144,9 @@ pub(super) fn add_places(
         let ranges = merge_ranges(quotes(&decoded));
         let ranges = if is_escaped { escaped_ranges(raw.as_bytes(), &ranges) } else { ranges };
         for range in ranges {
-            let one = FoundSecret::part_of_value(start + range.start..start + range.end);
-            if !is_digest(one.unquoted_secret(document.as_bytes())) {
-                found.push(one);
+            let quote = FoundSecret::part_of_value(start + range.start..start + range.end);
+            if !is_digest(quote.unquoted_secret(document.as_bytes())) {
+                found.push(quote);
             }
         }
     }
@@ -153,7 +154,7 @@ pub(super) fn add_places(
 
 /// A quote may be inside a hidden range or overlap its end.
 pub(super) fn merge(found: &mut Vec<FoundSecret>) {
-    found.sort_by_key(|one| one.range.start);
+    found.sort_by_key(|secret| secret.range.start);
     found.dedup_by(|next, last| {
         let overlaps = next.range.start < last.range.end;
         if overlaps {
@@ -204,7 +205,7 @@ impl SecretDigests {
         self.found.is_empty()
     }
 
-    /// Whether the status has any text that could quote a secret.
+    /// Whether the status has a text that could quote a secret.
     pub fn may_stand_in(status: &Status) -> bool {
         let may_quote = |text: &str| text.len() >= SECRET_CHARS && !is_fixed_text(text);
         may_quote(&status.reason) || may_quote(&status.message)
@@ -314,15 +315,15 @@ mod tests {
 
     #[test]
     fn secrets_of_six_characters_or_more_are_replaced_the_longest_first() {
-        let told = |value: &str, message: &str| hidden(&variable(value), message);
-        assert_eq!(told("abcdef", "got abcdef, abcdef!").as_deref(), Some("got redacted:6, redacted:6!"));
-        assert_eq!(told("abcde", "got abcde"), None);
+        let text = |value: &str, message: &str| hidden(&variable(value), message);
+        assert_eq!(text("abcdef", "got abcdef, abcdef!").as_deref(), Some("got redacted:6, redacted:6!"));
+        assert_eq!(text("abcde", "got abcde"), None);
         assert_eq!(
-            told("hush-hush-hush", "hush-hush-hush hush-hush").as_deref(),
+            text("hush-hush-hush", "hush-hush-hush hush-hush").as_deref(),
             Some("redacted:14 redacted:9")
         );
-        assert_eq!(told(r"ab\ncd\u00e9", "ab\ncdé").as_deref(), Some("redacted:12"), "escapes are read");
-        assert_eq!(told("abcdef", "nothing of it"), None);
+        assert_eq!(text(r"ab\ncd\u00e9", "ab\ncdé").as_deref(), Some("redacted:12"), "escapes are read");
+        assert_eq!(text("abcdef", "nothing of it"), None);
         let status = Status { reason: "abcdef".into(), ..Status::default() };
         assert_eq!(secrets(&variable("abcdef")).hidden_in(&status).unwrap().reason, "redacted:6");
         assert!(SecretDigests::may_stand_in(&status) && !SecretDigests::may_stand_in(&Status::default()));
@@ -331,7 +332,7 @@ mod tests {
     #[test]
     fn where_nothing_is_known_what_is_said_is_hidden_and_what_is_empty_stays_so() {
         let status = Status { reason: "TrainerStopped".into(), ..Status::default() };
-        for (status, told) in [
+        for (status, expected) in [
             (status.clone(), ("redacted: the object can't be searched for what this may quote", "")),
             (
                 Status { message: "said so".into(), ..Status::default() },
@@ -339,7 +340,7 @@ mod tests {
             ),
         ] {
             let hidden = SecretDigests::hide_all().hidden_in(&status).unwrap();
-            assert_eq!((&*hidden.reason, &*hidden.message), told);
+            assert_eq!((&*hidden.reason, &*hidden.message), expected);
         }
         assert_eq!(SecretDigests::hide_all().hidden_in(&Status::default()), None);
         let fixed =
@@ -353,13 +354,13 @@ mod tests {
 
     #[test]
     fn the_part_of_a_secret_that_a_program_uses_is_found_in_a_quote_too() {
-        for (value, message, told) in [
+        for (value, message, expected) in [
             ("postgres://u:hush-hush2@h/db", "password hush-hush2 is wrong", "password redacted:10 is wrong"),
             ("Bearer abc.def", "401 for abc.def", "401 for redacted:7"),
             (r#"\"x\",password=\"hush-hush2\""#, "got hush-hush2", "got redacted:10"),
             (r"-----BEGIN KEY-----\nMIIEvQ\nabcdefg\n-----END KEY-----", "at abcdefg", "at redacted:7"),
         ] {
-            assert_eq!(hidden(&variable(value), message).as_deref(), Some(told), "{value}");
+            assert_eq!(hidden(&variable(value), message).as_deref(), Some(expected), "{value}");
         }
         let rules = RedactionSpec {
             fields: vec![RedactedField { kind: None, pointer: "/spec/credentials".into() }],
@@ -372,8 +373,8 @@ mod tests {
         let digest = |value: &[u8]| Ok::<_, WithheldDocument>(value.len().to_string());
         rules.add_secrets(document, digest, &mut secrets).unwrap();
         let status = Status { message: "ada: hush-hush 1234567".into(), ..Status::default() };
-        let told = secrets.hidden_in(&status).unwrap().message;
-        assert_eq!(told, "ada: redacted:9 redacted:7", "what stands in a hidden object");
+        let text = secrets.hidden_in(&status).unwrap().message;
+        assert_eq!(text, "ada: redacted:9 redacted:7", "what stands in a hidden object");
         assert_eq!(hidden(&variable("correct horse battery"), "the battery is low"), None, "ordinary words");
         assert_eq!(hidden(&variable(r"-----BEGIN KEY-----\nMIIEvQ"), "no -----BEGIN KEY----- there"), None);
     }
@@ -391,8 +392,8 @@ mod tests {
         let copy = r#"{"kind":"Job","spec":{"queue":"train-queue","image":"registry/train:9",
             "env":[{"name":"TOKEN","value":"older-4711"}],"args":["--password=hush-hush"]}}"#;
         let message = "train-queue ran registry/train:9 with older-4711 and hush-hush";
-        let told = "train-queue ran registry/train:9 with redacted:10 and redacted:9";
-        assert_eq!(hidden(&applied(copy), message).as_deref(), Some(told));
+        let text = "train-queue ran registry/train:9 with redacted:10 and redacted:9";
+        assert_eq!(hidden(&applied(copy), message).as_deref(), Some(text));
         let rules = HostSpec::default().compile_redaction_rules().unwrap();
         let shown = rules
             .redact_document(applied(copy).as_bytes(), |value| value.len().to_string())
@@ -402,19 +403,19 @@ mod tests {
         assert!(shown.contains("train-queue ran registry/train:9 with redacted:10"), "{shown}");
         let secret =
             r#"{"kind":"Secret","metadata":{"name":"db-credentials"},"stringData":{"a":"hush-hush"}}"#;
-        let told = hidden(&applied(secret), "db-credentials: hush-hush");
-        assert_eq!(told.as_deref(), Some("db-credentials: redacted:9"), "by the kind that the copy names");
+        let text = hidden(&applied(secret), "db-credentials: hush-hush");
+        assert_eq!(text.as_deref(), Some("db-credentials: redacted:9"), "by the kind that the copy names");
     }
 
     #[test]
     fn a_copy_that_is_no_document_counts_as_a_secret_with_all_its_parts() {
-        let told = |copy: &str, message: &str| hidden(&applied(copy), message);
-        assert_eq!(told(r#"{"queue":"train-queue""#, "in train-queue").as_deref(), Some("in redacted:11"));
-        assert_eq!(told("H4sIAAAA//packed", "got H4sIAAAA//packed").as_deref(), Some("got redacted:16"));
+        let text = |copy: &str, message: &str| hidden(&applied(copy), message);
+        assert_eq!(text(r#"{"queue":"train-queue""#, "in train-queue").as_deref(), Some("in redacted:11"));
+        assert_eq!(text("H4sIAAAA//packed", "got H4sIAAAA//packed").as_deref(), Some("got redacted:16"));
         // Each copy is within the one before. Deeper copies are not parsed as documents.
         let mut copy = r#"{"queue":"train-queue"}"#.to_owned();
         for depth in 1..=3 {
-            assert_eq!(told(&copy, "in train-queue").is_some(), depth > 2, "{depth}");
+            assert_eq!(text(&copy, "in train-queue").is_some(), depth > 2, "{depth}");
             copy = applied(&copy);
         }
     }
@@ -439,10 +440,10 @@ mod tests {
 
     #[test]
     fn the_status_within_a_document_loses_its_quotes_too_and_stays_json() {
-        let document = |told: &str, of: &str| {
+        let document = |text: &str, of: &str| {
             format!(
                 r#"{{"env":[{{"name":"TOKEN","value":"{of}"}}],"note":"1234567","status":{{"n":123456,"123456":1,
-                "list":["a {told}",{{"m":"\u00e9 \\{told}"}}],"url":"redis://u:{told}@h","e":"\n12345"}}}}"#
+                "list":["a {text}",{{"m":"\u00e9 \\{text}"}}],"url":"redis://u:{text}@h","e":"\n12345"}}}}"#
             )
         };
         let digest = |value: &[u8]| format!("{:016x}", value.len());
@@ -465,13 +466,13 @@ mod tests {
     #[test]
     fn a_secret_within_which_a_long_text_was_cut_is_hidden_too() {
         let long = "x".repeat(MAY_BE_CUT);
-        let told = hidden(&variable("abcdefghij"), &format!("{long} abcdefgh"));
-        assert_eq!(told, Some(format!("{long} redacted:10")));
+        let text = hidden(&variable("abcdefghij"), &format!("{long} abcdefgh"));
+        assert_eq!(text, Some(format!("{long} redacted:10")));
         assert_eq!(hidden(&variable("abcdefghij"), &format!("{long} abcde")), None);
         assert_eq!(hidden(&variable("abcdefghij"), "abcdefgh"), None, "it was not cut");
         let secret = format!("é{}", "ab".repeat(MAY_BE_CUT));
-        let told = hidden(&variable(&secret), &secret[..MAY_BE_CUT]).unwrap();
-        assert_eq!(told, format!("redacted:{}", secret.len()), "there is nothing else");
+        let text = hidden(&variable(&secret), &secret[..MAY_BE_CUT]).unwrap();
+        assert_eq!(text, format!("redacted:{}", secret.len()), "there is nothing else");
     }
 
     #[test]
@@ -505,10 +506,10 @@ mod tests {
     fn where_there_are_too_many_secrets_the_whole_text_is_hidden() {
         let variables: Vec<_> =
             (0..=SECRETS).map(|n| format!(r#"{{"name":"TOKEN","value":"secret-{n}"}}"#)).collect();
-        let told = |count: usize| {
+        let text = |count: usize| {
             hidden(&format!(r#"{{"env":[{}]}}"#, variables[..count].join(",")), "nothing of it")
         };
-        assert_eq!(told(SECRETS), None);
-        assert!(told(SECRETS + 1).unwrap().starts_with("redacted: "));
+        assert_eq!(text(SECRETS), None);
+        assert!(text(SECRETS + 1).unwrap().starts_with("redacted: "));
     }
 }

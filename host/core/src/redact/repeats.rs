@@ -71,7 +71,7 @@ impl RedactionRules {
         status: Option<Range<usize>>,
         found: &mut Vec<FoundSecret>,
     ) {
-        let words = found.iter().flat_map(|one| self.quotable_words(one, document.as_bytes()));
+        let words = found.iter().flat_map(|secret| self.quotable_words(secret, document.as_bytes()));
         let mut words: BTreeSet<String> = words.collect();
         let is_searched = words.len() <= SECRETS && words.len() * document.len() <= SEARCHED_BYTES;
         if is_searched {
@@ -104,7 +104,7 @@ impl RedactionRules {
 }
 
 fn secret_ranges(found: &[FoundSecret]) -> Vec<Range<usize>> {
-    found.iter().map(|one| one.range.clone()).collect()
+    found.iter().map(|secret| secret.range.clone()).collect()
 }
 
 /// The part of a document that everybody sees: everything except hidden values and the status, which may

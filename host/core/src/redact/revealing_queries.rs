@@ -10,11 +10,11 @@ impl RedactionRules {
     /// Whether the value at this path is hidden, or may be. `kind` is `None` if the object may be of any
     /// kind.
     pub fn hides_value_at(&self, kind: Option<&str>, path: &[&str]) -> bool {
-        let mut here = self.field_matches(kind);
+        let mut matches = self.field_matches(kind);
         let (mut above, mut depth) = (ParentKey::Other, 0);
         for token in path {
-            here = here.step_into(PathToken::Key(token));
-            if here.is_met() || (above != ParentKey::Other && self.is_secret_name(token)) {
+            matches = matches.step_into(PathToken::Key(token));
+            if matches.is_met() || (above != ParentKey::Other && self.is_secret_name(token)) {
                 return true;
             }
             // In a list of variables or arguments, any index may have the secret.
@@ -25,17 +25,17 @@ impl RedactionRules {
             depth += 1;
         }
         // An index has each element of a list.
-        above == ParentKey::Command || here.step_into(PathToken::Element).is_met()
+        above == ParentKey::Command || matches.step_into(PathToken::Element).is_met()
     }
 
     /// Whether a field's rule hides the object at this path, or may hide a value inside of it.
     pub fn hides_any(&self, path: &[&str]) -> bool {
-        let mut here = self.field_matches(None);
+        let mut matches = self.field_matches(None);
         let is_hidden = path.iter().any(|token| {
-            here = here.step_into(PathToken::Key(token));
-            here.is_met()
+            matches = matches.step_into(PathToken::Key(token));
+            matches.is_met()
         });
-        is_hidden || here.step_into(PathToken::AnyKey).is_met()
+        is_hidden || matches.step_into(PathToken::AnyKey).is_met()
     }
 }
 

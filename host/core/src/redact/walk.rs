@@ -16,7 +16,7 @@ use crate::project::{JsonScanner, NESTING, ProjectError, RawString, ScanFlow};
 pub(super) enum ParentKey {
     /// Named values: a list of `{"name": …, "value": …}`, or an object.
     Variables,
-    /// The same, and each value may be a command line or JSON.
+    /// Named values, each of which may be a command line or JSON.
     Environment,
     /// A command line.
     Command,
@@ -27,7 +27,8 @@ pub(super) struct SecretSearch<'r> {
     redactor: &'r RedactionRules,
     document: &'r [u8],
     kind: Option<&'r str>,
-    /// Whether it has no address and no escape, as most documents. Then no text needs a look but for its key.
+    /// Whether the document has no address and no escape, like most documents. Then a text needs to be searched
+    /// only if its key demands it.
     is_plain: bool,
     /// Every name counts, at any depth.
     is_settings: bool,
@@ -104,7 +105,7 @@ impl<'r> SecretSearch<'r> {
     fn search_value(
         &mut self,
         scanner: &mut JsonScanner<'_>,
-        here: &FieldMatches<'_>,
+        matches: &FieldMatches<'_>,
         under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
@@ -113,9 +114,9 @@ impl<'r> SecretSearch<'r> {
         }
         match scanner.peek_byte() {
             // The object may be one named value.
-            b'{' if self.is_settings => self.search_variable(scanner, here, false, under, depth),
-            b'{' => self.search_object(scanner, here, under, depth),
-            b'[' => self.search_list(scanner, here, under, depth),
+            b'{' if self.is_settings => self.search_variable(scanner, matches, false, under, depth),
+            b'{' => self.search_object(scanner, matches, under, depth),
+            b'[' => self.search_list(scanner, matches, under, depth),
             b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
             // The text may be a command line, whatever the program that reads this JSON calls its key.
@@ -128,13 +129,13 @@ impl<'r> SecretSearch<'r> {
     fn search_list(
         &mut self,
         scanner: &mut JsonScanner<'_>,
-        here: &FieldMatches<'_>,
+        matches: &FieldMatches<'_>,
         under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
         let (mut place, mut next) = (0, NextElement::default());
         scanner.for_each_element(|scanner| {
-            let within = here.step_into(PathToken::Index(place));
+            let within = matches.step_into(PathToken::Index(place));
             place += 1;
             match (under, scanner.peek_byte()) {
                 _ if within.is_met() => self.take(scanner),
@@ -156,13 +157,13 @@ impl<'r> SecretSearch<'r> {
     fn search_object(
         &mut self,
         scanner: &mut JsonScanner<'_>,
-        here: &FieldMatches<'_>,
+        matches: &FieldMatches<'_>,
         under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
         scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step_into(PathToken::Key(&name));
+            let within = matches.step_into(PathToken::Key(&name));
             let is_secret = under != ParentKey::Other && self.redactor.is_secret_name(&name);
             match scanner.peek_byte() {
                 _ if within.is_met() => {
@@ -189,7 +190,7 @@ impl<'r> SecretSearch<'r> {
     fn search_variable(
         &mut self,
         scanner: &mut JsonScanner<'_>,
-        here: &FieldMatches<'_>,
+        matches: &FieldMatches<'_>,
         mut is_secret: bool,
         under: ParentKey,
         depth: u32,
@@ -197,7 +198,7 @@ impl<'r> SecretSearch<'r> {
         let (begun, mut values) = (self.found.len(), Vec::new());
         scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
-            let within = here.step_into(PathToken::Key(&name));
+            let within = matches.step_into(PathToken::Key(&name));
             match &*name {
                 _ if within.is_met() => self.take(scanner)?,
                 _ if self.within > 0 && REFERENCES.contains(&&*name) => scanner.skip_any_value()?,

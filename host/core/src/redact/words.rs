@@ -33,7 +33,9 @@ impl RedactionRules {
             match copy {
                 Some(found) => {
                     words.add(text.trim());
-                    found.iter().for_each(|one| self.add_words(one, text.as_bytes(), copies - 1, words));
+                    found
+                        .iter()
+                        .for_each(|secret| self.add_words(secret, text.as_bytes(), copies - 1, words));
                 }
                 None => words.add_decoded(&text, 0),
             }
@@ -58,7 +60,7 @@ fn decode_quoted(raw: &[u8]) -> Option<String> {
     text.decode().ok().map(|text| text.into_owned())
 }
 
-/// Each once, the whole secret first.
+/// The words to search for, without duplicates, the whole secret first.
 #[derive(Default)]
 struct SecretWords(Vec<String>);
 

@@ -39,7 +39,7 @@ macro_rules! files {
         const CASES: &[(&str, &str)] = &[$(($name, include_str!(concat!("cases/", $name, ".json")))),*];
     };
 }
-// The ladder for all other kinds comes first.
+// The generic rule for all other kinds comes first.
 files!(
     "generic",
     "cronjob",
@@ -95,10 +95,10 @@ static BUILTIN: LazyLock<StatusRules> = LazyLock::new(|| {
             Arc::new(compile::compile_rule(&spec).expect("a built-in rule is tested")),
         )
     };
-    let mut all = FILES.iter().map(parse);
-    let generic = all.next().expect("the first file is the generic ladder");
+    let mut parsed = FILES.iter().map(parse);
+    let generic = parsed.next().expect("the first file is the generic ladder");
     let mut rules = StatusRules { kinds: Vec::new(), generic };
-    all.for_each(|(origin, rule)| rules.put_rule(origin, &rule));
+    parsed.for_each(|(origin, rule)| rules.put_rule(origin, &rule));
     rules
 });
 
@@ -192,13 +192,13 @@ impl StatusRules {
 
     /// Every rule once, with its origin. The ladder for all other kinds comes last.
     pub fn all_rules(&self) -> Vec<(RuleOrigin, &RuleSpec)> {
-        let mut all: Vec<(RuleOrigin, &RuleSpec)> = Vec::new();
+        let mut rules: Vec<(RuleOrigin, &RuleSpec)> = Vec::new();
         for (origin, rule) in self.kinds.iter().map(|known| &known.rule).chain([&self.generic]) {
-            if !all.iter().any(|(known, _)| known == origin) {
-                all.push((*origin, &rule.spec));
+            if !rules.iter().any(|(known, _)| known == origin) {
+                rules.push((*origin, &rule.spec));
             }
         }
-        all
+        rules
     }
 
     /// The text of a built-in rule's file.

@@ -44,10 +44,10 @@ fn pod(status: Value) -> Value {
 #[test]
 fn a_recorded_job_goes_from_pending_to_succeeded() {
     let seen = recorded(include_str!("../../testdata/jobs.jsonl"), "batch", "Job");
-    let told: Vec<_> =
+    let statuses: Vec<_> =
         seen.iter().map(|s| (&*s.phase, &*s.reason, s.attempt, s.ready, s.total, s.terminal)).collect();
     assert_eq!(
-        told,
+        statuses,
         [
             ("Pending", "", 0, 0, 1, false),
             ("Starting", "", 1, 0, 1, false),
@@ -61,8 +61,11 @@ fn a_recorded_job_goes_from_pending_to_succeeded() {
 #[test]
 fn a_recorded_pod_goes_from_pending_to_succeeded() {
     let seen = recorded(include_str!("../../testdata/pods.jsonl"), "", "Pod");
-    let told: Vec<_> = seen.iter().map(|s| (&*s.phase, s.exit_code, s.terminal)).collect();
-    assert_eq!(told[..3], [("Pending", None, false), ("Running", None, false), ("Succeeded", Some(0), true)]);
+    let statuses: Vec<_> = seen.iter().map(|s| (&*s.phase, s.exit_code, s.terminal)).collect();
+    assert_eq!(
+        statuses[..3],
+        [("Pending", None, false), ("Running", None, false), ("Succeeded", Some(0), true)]
+    );
 }
 
 #[test]
@@ -71,8 +74,11 @@ fn a_container_that_fell_restarts_only_where_the_policy_says_so() {
     let mut object = pod(fallen);
     assert_eq!(status("", "Pod", &object).phase, "Running");
     object["spec"]["restartPolicy"] = json!("OnFailure");
-    let told = status("", "Pod", &object);
-    assert_eq!((&*told.phase, told.attempt, told.ready, told.exit_code), ("Restarting", 2, 1, Some(2)));
+    let status_of_pod = status("", "Pod", &object);
+    assert_eq!(
+        (&*status_of_pod.phase, status_of_pod.attempt, status_of_pod.ready, status_of_pod.exit_code),
+        ("Restarting", 2, 1, Some(2))
+    );
 }
 
 #[test]
@@ -113,13 +119,13 @@ fn a_heartbeat_is_no_change_and_texts_are_bounded_and_say_where_they_are_cut() {
     assert_eq!(beat("2026-01-01T00:00:00Z"), beat("2026-01-01T00:00:10Z"));
     let long =
         json!({"type": "Failed", "status": "True", "reason": "é".repeat(1000), "message": "é".repeat(5000)});
-    let told = status("batch", "Job", &job(1, false, json!({"conditions": [long]})));
+    let bounded = status("batch", "Job", &job(1, false, json!({"conditions": [long]})));
     let cut = |bytes: usize| format!("{}…", "é".repeat((bytes - "…".len()) / 2));
-    assert_eq!((told.reason, told.message), (cut(256), cut(1024)));
+    assert_eq!((bounded.reason, bounded.message), (cut(256), cut(1024)));
     let fits =
         json!({"type": "Failed", "status": "True", "reason": "r".repeat(256), "message": "m".repeat(1024)});
-    let told = status("batch", "Job", &job(1, false, json!({"conditions": [fits]})));
-    assert_eq!((told.reason, told.message), ("r".repeat(256), "m".repeat(1024)));
+    let bounded = status("batch", "Job", &job(1, false, json!({"conditions": [fits]})));
+    assert_eq!((bounded.reason, bounded.message), ("r".repeat(256), "m".repeat(1024)));
 }
 
 #[test]

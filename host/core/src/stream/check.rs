@@ -66,10 +66,11 @@ mod tests {
         let document = br#"{"metadata":{"name":"a","uid":"u1","resourceVersion":"12"}}"#;
         expected.check(&at(9), &fine, document).unwrap();
         expected.check(&at(9), &fine, b"").expect("an absent document is an answer");
-        let refused = |expected: &PartitionStates, position, state: &State, document: &[u8], told: &str| {
-            let why = expected.check(&at(position), state, document).unwrap_err().to_string();
-            assert!(why.contains(told), "{why}");
-        };
+        let refused =
+            |expected: &PartitionStates, position, state: &State, document: &[u8], message: &str| {
+                let why = expected.check(&at(position), state, document).unwrap_err().to_string();
+                assert!(why.contains(message), "{why}");
+            };
         refused(&PartitionStates { source: "pods", ..expected }, 9, &fine, document, "another source");
         refused(&PartitionStates { partition: own ^ 1, ..expected }, 9, &fine, document, "does not belong");
         refused(&expected, 10, &fine, document, "its position");

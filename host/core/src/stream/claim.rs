@@ -150,9 +150,9 @@ mod tests {
         }
         assert_eq!(candidate.start(None, false), BeginLine);
         assert_eq!(CarrierCandidate { is_new: true, ..candidate }.start(None, false), Continue);
-        let told = |line| CarrierCandidate { take_over: Some(line), ..candidate };
-        assert_eq!(told("c").start(Some(&claim("c", 0, Some("j"))), false), BeginLine);
-        assert_eq!(told("b").start(Some(&claim("b", 0, Some("j"))), false), BeginLine);
+        let ordered = |line| CarrierCandidate { take_over: Some(line), ..candidate };
+        assert_eq!(ordered("c").start(Some(&claim("c", 0, Some("j"))), false), BeginLine);
+        assert_eq!(ordered("b").start(Some(&claim("b", 0, Some("j"))), false), BeginLine);
     }
 
     #[test]
@@ -183,8 +183,8 @@ mod tests {
         ] {
             assert_eq!(candidate.start(Some(&claim), has_lapsed), start, "{claim:?}");
         }
-        let told = ReaderCandidate { take_over: Some("s"), ..candidate };
-        assert_eq!(told.start(Some(&found("s", Some("j"))), false), ReaderStart::Read);
+        let ordered = ReaderCandidate { take_over: Some("s"), ..candidate };
+        assert_eq!(ordered.start(Some(&found("s", Some("j"))), false), ReaderStart::Read);
         assert_eq!(candidate.start(None, false), ReaderStart::Read);
     }
 }

@@ -18,10 +18,10 @@ const STEPS: u64 = 43;
 const LAPSE: u64 = 6;
 /// Versions of servers in a cluster, and whether a restart repeats a purge as one of the whole stream.
 const SERVERS: [(&str, bool); 4] = [("2.9.10", true), ("2.9.17", true), ("2.9.18", false), ("2.15.2", false)];
-/// Lines that begin while a reader still knows the one before them.
+/// The number of lines that may begin while a reader still knows the line before them.
 const REMEMBERED: u64 = 4;
 
-/// A promise that carriers and readers have broken.
+/// A promise of the protocol that carriers or readers have broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BrokenPromise {
     TwoCarriers,
@@ -31,11 +31,11 @@ enum BrokenPromise {
         position: Seq,
         partition: u32,
     },
-    /// Nothing is missing, and a gap is told.
+    /// A gap is reported although no state is missing.
     NeedlessGap((u32, Seq, Seq)),
 }
 
-/// Faults that the model has to find.
+/// Faults that the model must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlantedFault {
     None,
@@ -43,11 +43,11 @@ enum PlantedFault {
     KeepsLine,
     /// Every claim counts as lapsed at once.
     IgnoresInstance,
-    /// A message is taken whoever signed it.
+    /// Messages are accepted whoever signed them.
     IgnoresKey,
     /// The reader does not notice missing states before a message.
     IgnoresHoles,
-    /// A new line does not say which lines it continues.
+    /// A new line does not name the lines that it continues.
     NamesNoLine,
     /// The reader purges whatever the server's version.
     PurgesAlways,
@@ -146,7 +146,7 @@ struct ReaderModel {
     durable: StreamIntake,
     came: BTreeMap<u32, u64>,
     stash: BTreeMap<u32, StateArrival>,
-    /// The facts since the last save, and the saved ones: ids, and gaps as partition and bounds.
+    /// The ids and gaps (partition and bounds) that were accepted since the last save, and the saved ones.
     taken: BTreeSet<u64>,
     gaps: Vec<(u32, Seq, Seq)>,
     saved: (BTreeSet<u64>, Vec<(u32, Seq, Seq)>),
@@ -383,7 +383,7 @@ impl FaultWorld {
         self.claim.as_ref().is_some_and(|claim| claim.instance.as_ref() == Some(&process.instance))
     }
 
-    /// Sends some states. The stream takes none after a message that the carrier does not know.
+    /// Sends some states. The stream refuses states after a message that the carrier does not know.
     fn carry_states(&mut self, place: usize, count: u64) -> Result<(), BrokenPromise> {
         let Some(mut process) = self.processes[place].take() else { return Ok(()) };
         if process.is_cut {
@@ -525,9 +525,9 @@ impl FaultWorld {
         for partition in 0..PARTITIONS {
             self.append(place, partition);
         }
-        let all = self.journals[place].entries.len() as u64;
+        let sent = self.journals[place].entries.len() as u64;
         for _ in 0..2 {
-            self.carry_states(place, all)?;
+            self.carry_states(place, sent)?;
         }
         let mut moved = true;
         while moved && !self.reader.is_stuck {

@@ -120,7 +120,7 @@ impl StreamIntake {
             Some(before) => {
                 let mut message = new_journal_message(before, stood);
                 if is_over {
-                    // Nothing of the new journal was accepted here, and this state is not, either.
+                    // No state of the new journal was accepted here, and this one can't be accepted either.
                     message += "; ";
                     message += &self.missing_message(arrival, 0, stood.position);
                 }

@@ -18,7 +18,7 @@ pub const FORMER_LINES: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FormerLine {
     line: Arc<str>,
-    /// Up to this position, the states are those of the present journal.
+    /// Up to this position, the line agrees with the present journal.
     through: Seq,
 }
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::{GarbledMessage, JournalPosition};
 use crate::state::Seq;
 
-/// Lines before the present one that a place remembers. Each kill of the carrier begins a line, and messages of the lines
-/// before it may come again until they are removed from the stream, about a second after they were read.
+/// The most former lines that a partition's position keeps. Each kill of the carrier begins a line, and
+/// messages of former lines may arrive again until the stream has removed them, about a second after they
+/// were read.
 const FORMER_LINES: usize = 4;
 
 /// The last state that was accepted in a partition.
@@ -39,7 +40,7 @@ impl PartitionPosition {
         agree.map(|(_, position)| position).max()
     }
 
-    /// The place behind the next state of a partition.
+    /// The position after the next state of a partition.
     pub fn place_after(place: Option<&Self>, stood: &JournalPosition, version: &str) -> Self {
         let former = match place {
             Some(place) if place.line == stood.line => place.former.clone(),
@@ -48,8 +49,9 @@ impl PartitionPosition {
         Self { line: stood.line.clone(), position: stood.position, version: version.into(), former }
     }
 
-    /// The lines that were read, and before them those that the new one names: they agree with it up to the state before,
-    /// so nothing of them is missing up to there.
+    /// The former lines of a state's position: those that were read, and before them those that the new line
+    /// names. The named lines agree with it up to the previous state, so nothing of them is missing up to
+    /// there.
     fn former_of(place: Option<&Self>, stood: &JournalPosition) -> Vec<(Arc<str>, Seq)> {
         let known = place.into_iter().flat_map(|place| {
             let former = place.former.iter().filter(|(line, _)| *line != place.line).cloned();
@@ -60,7 +62,7 @@ impl PartitionPosition {
             false => (line, position),
         };
         let known: Vec<_> = known.filter(|(line, _)| *line != stood.line).map(raised).collect();
-        let is_new = |line: &&Arc<str>| known.iter().all(|(known, _)| known != *line);
+        let is_new = |line: &&Arc<str>| known.iter().all(|(former, _)| former != *line);
         let named = stood.before_lines.iter().filter(is_new).map(|line| (line.clone(), stood.before));
         let mut former: Vec<_> = named.chain(known.iter().cloned()).collect();
         former.drain(..former.len().saturating_sub(FORMER_LINES));
@@ -92,7 +94,7 @@ impl ReaderPositions {
                 let (line, position) = former.split_once(':').ok_or_else(garbled)?;
                 let partition: u32 = partition.parse().map_err(|_| garbled())?;
                 let place: &mut PartitionPosition = of.get_mut(&partition).ok_or_else(garbled)?;
-                // A version that remembers one line takes the last.
+                // A version of this program that keeps one line takes the last entry.
                 place.former.push((line.into(), position.parse().map_err(|_| garbled())?));
                 continue;
             }

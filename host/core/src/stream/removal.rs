@@ -1,7 +1,7 @@
 //! How a reader removes the messages that it has read.
 
-/// The first version whose restart repeats the purge of a part of a stream as it was. An earlier server of a cluster removes
-/// instead all that the stream had at the time, whether or not it was read.
+/// The first server version whose restart repeats a partial purge exactly. Earlier servers in a cluster
+/// instead remove everything that the stream had at the time, read or not.
 const REPEATS_PURGES: [u32; 3] = [2, 9, 18];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,15 +13,15 @@ pub enum MessageRemoval {
 }
 
 impl MessageRemoval {
-    /// The removal that loses nothing on a server of this version, for a stream of so many copies. A single copy repeats
-    /// nothing at a restart. A version that can't be read may be an early one.
+    /// The removal that loses no messages on a server of this version, for a stream with this many replicas.
+    /// A single replica repeats nothing at a restart. An unreadable version counts as an early one.
     pub fn for_server(version: &str, copies: usize) -> Self {
         let is_early = parse_version(version).is_none_or(|version| version < REPEATS_PURGES);
         if is_early && copies > 1 { Self::Each } else { Self::Purge }
     }
 }
 
-/// A preview counts as the version before which it came.
+/// A preview counts as the version before it.
 fn parse_version(text: &str) -> Option<[u32; 3]> {
     let release = text.split(['-', '+']).next()?;
     let mut parts = release.trim_start_matches('v').split('.').map(|part| part.parse().ok());

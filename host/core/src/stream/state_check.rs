@@ -173,7 +173,7 @@ mod tests {
         let fine = state(9, 1, "12");
         assert_eq!(check_identity(&fine), Ok(()));
         let long = "7".repeat(VERSION_BYTES + 1);
-        for (wrong, told) in [
+        for (wrong, expected) in [
             (State { id: state(9, 1, "13").id, ..fine.clone() }, "is not that of its version"),
             (state(9, 1, &long), "its version has more than 1024 bytes"),
             (state(9, u32::MAX, "12"), "its epoch is 4294967295"),
@@ -181,7 +181,7 @@ mod tests {
             (State { source: "".into(), ..fine }, "its source has no name"),
         ] {
             let refused = check_identity(&wrong).unwrap_err().to_string();
-            assert!(refused.contains(told), "{refused}");
+            assert!(refused.contains(expected), "{refused}");
         }
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use kubewitness_core::{ObjectRef, Seq, State, Status};
 
-/// The bytes of a state in memory, without its texts.
-const STATE: usize = 300;
+/// The size of a state in memory without its texts, in bytes.
+const STATE_BYTES: usize = 300;
 
-/// The newest states without a hole between them, limited in number and in bytes.
+/// The newest states, contiguous, and limited in number and in bytes.
 pub(crate) struct RecentStates {
     states: VecDeque<Arc<State>>,
     bytes: usize,
@@ -16,16 +16,16 @@ pub(crate) struct RecentStates {
     most_bytes: usize,
 }
 
-/// Counted as if it shared nothing with others, because an object may have a message of any length.
+/// The size of a state, as if it shared no values with others: an object may have a message of any length.
 fn state_weight(state: &State) -> usize {
     let of = |object: &ObjectRef| {
         let ObjectRef { group, version, kind, namespace, name, uid } = object;
         [group, version, kind, namespace, name, uid].into_iter().map(String::len).sum::<usize>()
     };
-    let told = |status: &Status| status.phase.len() + status.reason.len() + status.message.len();
+    let text_bytes = |status: &Status| status.phase.len() + status.reason.len() + status.message.len();
     let names = of(&state.object) + state.owner.as_deref().map_or(0, of);
-    let statuses = told(&state.status) + state.previous.as_deref().map_or(0, told);
-    STATE + state.id.as_str().len() + state.resource_version.as_str().len() + names + statuses
+    let statuses = text_bytes(&state.status) + state.previous.as_deref().map_or(0, text_bytes);
+    STATE_BYTES + state.id.as_str().len() + state.resource_version.as_str().len() + names + statuses
 }
 
 impl RecentStates {
@@ -45,18 +45,18 @@ impl RecentStates {
             self.bytes += state_weight(&state);
             self.states.push_back(state);
             while self.states.len() > self.most || self.bytes > self.most_bytes {
-                self.drop_first();
+                self.drop_oldest();
             }
         }
-        // The states of a lost batch that a retry found are not in memory. A reader would consider the
-        // missing ones positions without a state.
+        // States of a lost batch that were found again by a retry are not in memory. A reader would take
+        // their positions for positions without a state.
         if self.states.back().is_some_and(|last| last.seq != newest) {
             self.states.clear();
             self.bytes = 0;
         }
     }
 
-    fn drop_first(&mut self) {
+    fn drop_oldest(&mut self) {
         if let Some(state) = self.states.pop_front() {
             self.bytes -= state_weight(&state);
         }
@@ -65,7 +65,7 @@ impl RecentStates {
     /// Forgets everything up to these removed positions.
     pub fn forget_through(&mut self, through: Seq) {
         while self.states.front().is_some_and(|state| state.seq <= through) {
-            self.drop_first();
+            self.drop_oldest();
         }
         if self.states.is_empty() {
             self.states.shrink_to_fit();
@@ -78,7 +78,7 @@ impl RecentStates {
         Some(self.states.iter().skip(start).take(limit).cloned().collect())
     }
 
-    /// The same for the number of states of these sources in `(after, through]`.
+    /// Counts the states of these sources in `(after, through]`; `None` if some of them are not in memory.
     pub fn count(&self, sources: &[Arc<str>], after: Seq, through: Seq) -> Option<u64> {
         let start = self.index_after(after)?;
         let range = self.states.iter().skip(start).take_while(|state| state.seq <= through);

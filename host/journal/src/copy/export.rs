@@ -36,7 +36,7 @@ pub struct ExportQuery {
     /// Observed at this time or later, and before the other one.
     pub since_ms: Option<u64>,
     pub until_ms: Option<u64>,
-    /// Positions after the first one, up to and including the second.
+    /// Positions after `after`, up to and including `through`.
     pub after: Option<Seq>,
     pub through: Option<Seq>,
     /// Whether to include the documents.
@@ -93,7 +93,7 @@ pub async fn export_journal(
     export_with(place, query, out, &OpeningProgress::default()).await
 }
 
-/// The same, with reports of its progress.
+/// Exports a snapshot, and reports the progress.
 pub async fn export_with(
     place: &JournalLocation,
     query: &ExportQuery,

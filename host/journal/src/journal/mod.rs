@@ -20,7 +20,7 @@ use kubewitness_core::views::{
 };
 use kubewitness_core::{Gap, Seq, State, reports};
 
-use crate::append::group::{GroupCommit, GroupWork, StillSo};
+use crate::append::group::{FactsCheck, GroupCommit, GroupWork};
 use crate::append::recent::RecentStates;
 use crate::read::{
     AtPage, AtQuery, EndedPage, EndedQuery, JournalReader, ObjectStory, SharedNames, TimePosition,
@@ -84,7 +84,7 @@ impl Journal {
         Self::open_at(&JournalLocation::file(path), options).await
     }
 
-    /// The same for any location.
+    /// Opens a journal at any location.
     pub async fn open_at(place: &JournalLocation, options: JournalOptions) -> Result<Self, OpenError> {
         let JournalOptions { clock, sharing, readers, continues_import, .. } = options;
         let is_shared = sharing.is_some();
@@ -210,8 +210,12 @@ impl Journal {
     }
 
     /// Applies a decision of retention. Returns `false` if its conditions no longer hold.
-    pub(crate) async fn remove(&self, removal: RemovalPlan, still_so: StillSo) -> Result<bool, JournalError> {
-        self.inner.group.submit_work(|answer| GroupWork::Remove(Box::new(removal), still_so, answer)).await
+    pub(crate) async fn remove(
+        &self,
+        removal: RemovalPlan,
+        check_facts: FactsCheck,
+    ) -> Result<bool, JournalError> {
+        self.inner.group.submit_work(|answer| GroupWork::Remove(Box::new(removal), check_facts, answer)).await
     }
 
     /// Removes rows that nothing refers to. Returns `false` if too many states came since that was
@@ -238,8 +242,8 @@ impl Journal {
         let mut reader = self.open_reader().await?;
         let taken = reader.retention_reader().taken_states().await?;
         let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
-        let all = reader.retention_reader().progress_of_all().await?.into_iter();
-        Ok(all.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
+        let saved = reader.retention_reader().progress_of_all().await?.into_iter();
+        Ok(saved.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())
     }
 
     /// Records when plugins that saved something here were found to be removed: all except `kept`.

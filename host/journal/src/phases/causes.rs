@@ -121,7 +121,8 @@ pub(super) fn due_outcomes(
     limit: usize,
 ) -> rusqlite::Result<Vec<OpenOutcome>> {
     let mut found = due_between(connection, 0, now_ms, limit)?;
-    // If the clock was set back, entries from before it would be due far in the future.
+    // If the clock was set back, entries that were made before are due far in the future: they are taken as
+    // well.
     let ahead = now_ms.saturating_add(wait_ms(TRIES)).saturating_add(1);
     let rest = limit.saturating_sub(found.len());
     found.extend(due_between(connection, ahead, u64::MAX, rest)?);
@@ -225,8 +226,8 @@ pub(super) fn save_causes(
     Ok(is_changed)
 }
 
-/// There is nothing to say of it any more. Whoever was given its word is told so. Returns whether there was
-/// one.
+/// Removes the word of an outcome that no longer exists, and records the withdrawal for plugins that read the
+/// word. Returns whether there was one.
 fn withdraw_cause(rows: &Transaction<'_>, object: i64) -> rusqlite::Result<bool> {
     rows.prepare_cached("DELETE FROM causes WHERE object = ?1 AND number IS NULL")?.execute([object])?;
     let known = rows.prepare_cached("SELECT 1 FROM causes WHERE object = ?1")?.exists([object])?;
@@ -257,7 +258,7 @@ pub(super) fn causes_of(
     Ok(found)
 }
 
-/// The newest outcome first.
+/// Finds outcomes with a cause, the newest first.
 pub(super) fn find(connection: &Connection, query: &CauseQuery) -> rusqlite::Result<PhasePage> {
     let below = query.cursor.map_or(query.before, |cursor| cursor.min(query.before));
     let mut statement = connection.prepare_cached(

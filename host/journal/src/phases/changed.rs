@@ -1,9 +1,10 @@
-//! The changes of causes, in the order in which they came: a plugin that is granted outcomes asks for what is new since
-//! its last question.
+//! The change log of causes: plugins that are granted outcomes ask which causes changed since their last
+//! question.
 //!
-//! Each explanation gets the next number of a line, and so does its withdrawal. The line is named at random when the index
-//! is made, because an index that is made anew begins with 1 again. A crash of the machine may take the newest numbers back,
-//! and they would be given to other outcomes. So each opening leaves out more numbers than a crash can take.
+//! Each explanation gets the next number of a line, and so does its withdrawal. A rebuilt index begins with 1
+//! again, so each index draws a random name for its line: a number of another line is recognized. A crash of
+//! the machine may lose the newest numbers, which would then be given to other outcomes. So each opening
+//! skips more numbers than a crash can lose.
 
 use kubewitness_core::ports::{ChangeQuestion, ChangedOutcome, KeptOutcome, OutcomeChanges, OutcomePlace};
 use kubewitness_core::views::CauseKind;
@@ -17,16 +18,16 @@ INSERT INTO explanations (line, number) VALUES (lower(hex(randomblob(8))), 0);
 CREATE INDEX causes_by_number ON causes (number) WHERE number IS NOT NULL;
 ";
 
-/// The line begins anew, after everything was taken out.
+/// Begins a new line, after all content was removed.
 pub(super) const ANEW: &str = "UPDATE explanations SET line = lower(hex(randomblob(8))), number = 0";
 
-/// Numbers that each opening leaves out.
+/// The number of positions in the line that each opening skips.
 const LEFT_OUT: i64 = 1 << 32;
-/// Rows that one question looks at, those of other sources included.
+/// The most rows that one query examines, including those of other sources.
 const LOOKED: usize = 4_096;
 
 pub(super) fn leave_out(connection: &Connection) -> rusqlite::Result<()> {
-    // On disk before a number after it is given out.
+    // The skip must be durable before the first number after it is used.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.execute("UPDATE explanations SET number = number + ?1", [LEFT_OUT])?;
     connection.pragma_update(None, "synchronous", "NORMAL")
@@ -38,7 +39,8 @@ pub(super) fn next_number(rows: &Transaction<'_>) -> rusqlite::Result<i64> {
     statement.query_row([], |row| row.get(0))
 }
 
-/// The outcomes that changed after a place of the line, in order. A place of another line is before all of them.
+/// The outcomes that changed after a position of the line, in order. A position of another line is treated as
+/// the beginning.
 pub(super) fn outcomes_changed_since(
     connection: &Connection,
     question: &ChangeQuestion,
@@ -46,7 +48,7 @@ pub(super) fn outcomes_changed_since(
     let (line, newest) = connection.query_row("SELECT line, number FROM explanations", [], |row| {
         Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64))
     })?;
-    // A place beyond the newest number is that of a later history: this index was put back from a copy.
+    // A position beyond the newest number belongs to a later history: this index was restored from a copy.
     let is_of_line = |place: &&OutcomePlace| place.line == line && place.number <= newest;
     let known = question.after.as_ref().filter(is_of_line).map(|place| place.number);
     let mut changes = OutcomeChanges { is_restarted: known.is_none(), ..OutcomeChanges::default() };

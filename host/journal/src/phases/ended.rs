@@ -66,7 +66,7 @@ impl NamedEndQuery {
     }
 }
 
-/// Reads as many from each part, so that they contain the first ones of all parts.
+/// Reads `limit` rows from each part, which is enough for the first `limit` of all parts together.
 pub(super) fn find(connection: &Connection, query: &NamedEndQuery) -> rusqlite::Result<Vec<NamedEnd>> {
     let mut found = Vec::new();
     for (source, of) in &query.within {

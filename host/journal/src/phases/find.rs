@@ -13,7 +13,7 @@ use super::{PhasePage, PhaseQuery, TimeInPhase};
 /// Times of one source that are read at once.
 const PART: usize = 512;
 
-/// The newest first.
+/// Finds times in a phase, the newest first.
 pub(super) fn find(connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
     let upper = OPEN.saturating_add(query.before.min(OPEN));
     let below = query.cursor.map_or(upper, |cursor| cursor.min(upper));
@@ -21,12 +21,14 @@ pub(super) fn find(connection: &Connection, query: &PhaseQuery) -> rusqlite::Res
         query.sources.iter().map(|source| PhaseReadahead::new(source, below)).collect();
     let mut page = PhasePage::default();
     for looked in 1..=query.looked {
-        for one in &mut ahead {
-            one.read_ahead(connection, query)?;
+        for readahead in &mut ahead {
+            readahead.read_ahead(connection, query)?;
         }
-        let first = ahead.iter_mut().filter(|one| !one.times.is_empty());
-        let first = first.max_by_key(|one| one.times.front().map(|(_, time)| time.rank));
-        let Some((object, time)) = first.and_then(|one| one.times.pop_front()) else { return Ok(page) };
+        let first = ahead.iter_mut().filter(|readahead| !readahead.times.is_empty());
+        let first = first.max_by_key(|readahead| readahead.times.front().map(|(_, time)| time.rank));
+        let Some((object, time)) = first.and_then(|readahead| readahead.times.pop_front()) else {
+            return Ok(page);
+        };
         page.next = Some(time.rank).filter(|_| looked == query.looked);
         if time.entered < query.before && !has_later(connection, object, &time, query, upper)? {
             page.times.push(time);

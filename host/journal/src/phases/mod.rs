@@ -32,7 +32,8 @@ pub use causes::{CauseQuery, OpenOutcome};
 pub use ended::{NamePlace, NamedEnd, NamedEndQuery};
 use table::{PhaseTable, is_broken};
 
-/// States that are read and taken in at once: some milliseconds in which no query is answered.
+/// The number of states that are read and taken in at once. That takes some milliseconds, in which no query is
+/// answered.
 const PART: usize = 1_024;
 /// How many ended times are checked against the journal at once.
 const SWEPT: usize = 512;
@@ -41,15 +42,15 @@ const SWEPT: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub struct PhaseQuery {
     pub sources: Vec<String>,
-    /// In the spelling of `status::PHASES`.
+    /// They ended after this position, or have not ended.
     pub phase: String,
-    /// They ended after this position, or have not ended,
+    /// They began before this position.
     pub after: Seq,
     /// and began before this one.
     pub before: Seq,
     /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,
-    /// How many times are examined.
+    /// The most times that the query examines.
     pub looked: usize,
 }
 
@@ -70,7 +71,7 @@ pub struct TimeInPhase {
     pub ended: Option<Seq>,
 }
 
-/// Each object once, with its last time in the phase.
+/// A page of times in a phase. Each object appears once, with its last time.
 #[derive(Clone, Debug, Default)]
 pub struct PhasePage {
     pub times: Vec<TimeInPhase>,
@@ -90,9 +91,9 @@ struct PhasesInner {
     table: Mutex<Option<PhaseTable>>,
     /// The position up to which the journal was read.
     through: watch::Sender<Seq>,
-    /// Signals that somebody waits for the follower to read further.
-    wanted: Notify,
-    /// Why it can't be used.
+    /// Wakes the follower: a query waits for it to read further.
+    demand: Notify,
+    /// Why the index can't be used.
     trouble: Mutex<Option<String>>,
     outcomes: Mutex<CountedOutcomes>,
     /// How often words were stored or withdrawn by an explanation.
@@ -110,16 +111,16 @@ struct CountedOutcomes {
 }
 
 impl PhaseIndex {
-    /// Opens nothing: the follower does that.
+    /// Creates the handle only: the follower opens the file.
     pub fn new(path: PathBuf) -> Self {
         let (table, trouble, outcomes) = (Mutex::new(None), Mutex::new(None), Mutex::default());
-        let (through, wanted, stored_words) = (watch::Sender::new(0), Notify::new(), watch::Sender::new(0));
+        let (through, demand, stored_words) = (watch::Sender::new(0), Notify::new(), watch::Sender::new(0));
         Self {
-            inner: Arc::new(PhasesInner { path, table, through, wanted, trouble, outcomes, stored_words }),
+            inner: Arc::new(PhasesInner { path, table, through, demand, trouble, outcomes, stored_words }),
         }
     }
 
-    /// Why it can't be used; `None` while it can.
+    /// Why the index can't be used; `None` while it can.
     pub fn why_unusable(&self) -> Option<String> {
         self.inner.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -133,15 +134,15 @@ impl PhaseIndex {
     pub async fn await_position(&self, seq: Seq, most: Duration) -> bool {
         let mut through = self.inner.through.subscribe();
         if *through.borrow() < seq {
-            self.inner.wanted.notify_one();
+            self.inner.demand.notify_one();
         }
         let reached = tokio::time::timeout(most, through.wait_for(|through| *through >= seq)).await;
         reached.is_ok_and(|reached| reached.is_ok())
     }
 
-    /// Returns once somebody waits for newer states.
+    /// Returns once a query waits for newer states.
     pub async fn await_demand(&self) {
-        self.inner.wanted.notified().await;
+        self.inner.demand.notified().await;
     }
 
     /// Reads the next part of the journal. Returns `false` if nothing was left.
@@ -181,7 +182,7 @@ impl PhaseIndex {
         Ok(next)
     }
 
-    /// The newest first. Fails if the index can't be used.
+    /// Finds times in a phase, the newest first. Fails if the index can't be used.
     pub async fn find(&self, query: PhaseQuery) -> StoreResult<PhasePage> {
         if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
@@ -227,7 +228,7 @@ impl PhaseIndex {
         }
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         let after = outcomes.counted_after.unwrap_or(Seq::MAX);
-        for (outcome, kind) in kept.into_iter().filter(|(it, _)| it.is_new && it.seq > after) {
+        for (outcome, kind) in kept.into_iter().filter(|(outcome, _)| outcome.is_new && outcome.seq > after) {
             if let Some(kind) = kind {
                 *outcomes.counts.entry((outcome.source, kind)).or_default() += 1;
             }
@@ -235,8 +236,8 @@ impl PhaseIndex {
         Ok(())
     }
 
-    /// Changes whenever an explanation stored or withdrew words, for those who show them: no state comes with a
-    /// word.
+    /// Notifies pages that show words when an explanation stored or withdrew some: words come without a state
+    /// that would notify them.
     pub fn outcome_news(&self) -> watch::Receiver<u64> {
         self.inner.stored_words.subscribe()
     }
@@ -255,7 +256,7 @@ impl PhaseIndex {
         self.with_table(move |table| table.causes_of(&objects)).await
     }
 
-    /// Outcomes whose words changed, in that order. Refused where the index can't be used.
+    /// Outcomes whose words changed, in the order of the changes. Fails if the index can't be used.
     pub async fn changed_outcomes(&self, question: ChangeQuestion) -> StoreResult<OutcomeChanges> {
         if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));
@@ -263,7 +264,7 @@ impl PhaseIndex {
         self.with_table(move |table| table.changed_outcomes(&question)).await
     }
 
-    /// The outcome of one object. Refused where the index can't be used.
+    /// The outcome of one object. Fails if the index can't be used.
     pub async fn kept_outcome(&self, source: &str, uid: &str) -> StoreResult<KeptOutcome> {
         if let Some(trouble) = self.why_unusable() {
             return Err(JournalError::Unavailable(trouble));

@@ -43,7 +43,7 @@ const APPLICATION_ID: i64 = 0x4B57_5031;
 const VERSION: i64 = 6;
 /// The rank of an open time is beyond all positions.
 pub(super) const OPEN: u64 = 1 << 62;
-/// Only a tool that somebody runs on the file can hold its lock.
+/// How long a write waits for the file's lock. Only a tool that somebody runs on the file can hold it.
 const BUSY: Duration = Duration::from_secs(5);
 const TABLES: &str = "
 CREATE TABLE reached (seq INTEGER NOT NULL, id TEXT NOT NULL) STRICT;
@@ -169,7 +169,7 @@ impl PhaseTable {
         Ok(row.optional()?.unwrap_or_default())
     }
 
-    /// States in the journal's order, each once.
+    /// Records the phases of states. They come in the journal's order, each once.
     pub fn take_in(&mut self, states: &[Arc<State>], now_ms: u64) -> rusqlite::Result<()> {
         let Some(last) = states.last() else { return Ok(()) };
         if self.pending.is_full_with(states.len()) {
@@ -217,7 +217,7 @@ impl PhaseTable {
         Ok(())
     }
 
-    /// The newest first.
+    /// Finds times in a phase, the newest first.
     pub fn find(&mut self, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
         self.write_pending()?;
         find::find(&self.connection, query)

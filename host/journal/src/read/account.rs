@@ -20,7 +20,7 @@ pub struct PluginAccount {
     pub progress: PluginProgress,
     /// The positions of its dead letters (parked or dropped), and of those that an operator replays.
     pub letters: BTreeSet<Seq>,
-    /// Positions that the progress has passed and that are still to be handed over.
+    /// Positions that the cursor has passed and that are still to be delivered.
     pub owed: BTreeSet<Seq>,
 }
 

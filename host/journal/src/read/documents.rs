@@ -82,7 +82,8 @@ pub(crate) async fn document_at(
     Ok(base)
 }
 
-/// The previous version of the same object. Holes, and deletions whose content nobody saw, don't count.
+/// The document of the previous version of the same object. Gaps, and deletions whose content nobody saw, are
+/// skipped.
 pub(super) async fn document_before(
     rows: &mut dyn StoreReader,
     names: &SharedNames,

@@ -17,7 +17,7 @@ mod watch_start;
 pub use account::{PluginAccount, PluginAccounts, account_at};
 pub use ended_objects::{EndedObject, EndedPage, EndedQuery, ObjectFilter};
 pub use ids::{KnownIds, commit_notes_at, ids_at};
-pub use moment::{AtPage, AtQuery, MomentKnowledge, ObjectAt, ThenCursor, TimePosition, WALKED};
+pub use moment::{AtCursor, AtPage, AtQuery, MomentKnowledge, ObjectAt, TimePosition, WALKED};
 pub(crate) use reader::JournalReader;
 pub(crate) use shared_rows::SharedNames;
 pub use story::ObjectStory;

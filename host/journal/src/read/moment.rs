@@ -74,7 +74,7 @@ pub struct AtQuery<'a> {
     pub seq: Seq,
     /// The time that belongs to `seq`.
     pub at_ms: u64,
-    pub after: Option<ThenCursor>,
+    pub after: Option<AtCursor>,
     pub limit: usize,
     /// The most states that the page walks over: [`WALKED`] for people.
     pub walked: usize,
@@ -84,7 +84,7 @@ pub struct AtQuery<'a> {
 /// The progress through the objects: first those that have ended since, by their ends, and then the living
 /// ones, by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ThenCursor {
+pub enum AtCursor {
     Ended(Seq),
     Living(u64),
 }
@@ -106,14 +106,14 @@ pub enum MomentKnowledge {
     Missing,
     /// Versions in between were read back later, so it is unknown when each came.
     ReadBack,
-    /// The object existed, and the journal has no state of that time.
+    /// The object existed, but the journal has no state from that time.
     Taken,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct AtPage {
     pub rows: Vec<ObjectAt>,
-    pub next: Option<ThenCursor>,
+    pub next: Option<AtCursor>,
 }
 
 pub(super) async fn objects_at(
@@ -152,10 +152,10 @@ impl MomentCandidates {
         let streams = rows.source_streams().await?.into_iter().filter(|s| query.sources.contains(&s.source));
         let sources: HashMap<i64, Arc<str>> = streams.map(|s| (s.id, Arc::from(s.source))).collect();
         let (ended, living_after) = match query.after {
-            Some(ThenCursor::Living(after)) => (None, after),
+            Some(AtCursor::Living(after)) => (None, after),
             after => {
                 let from = match after {
-                    Some(ThenCursor::Ended(seq)) => seq.max(query.seq),
+                    Some(AtCursor::Ended(seq)) => seq.max(query.seq),
                     _ => query.seq,
                 };
                 (Some(EndMerge::new(rows, query.sources, (from, Seq::MAX), false).await?), 0)
@@ -164,18 +164,18 @@ impl MomentCandidates {
         Ok(Self { ended, streams: sources.keys().copied().collect(), sources, living_after })
     }
 
-    /// At most `limit` of them, and the start of the next part.
+    /// The next candidates, at most about `most`, and the cursor after them; no cursor at the end.
     async fn next_part(
         &mut self,
         rows: &mut dyn StoreReader,
         most: usize,
         fits: ObjectFilter<'_>,
-    ) -> StoreResult<(Vec<PlacedObject>, Option<ThenCursor>)> {
+    ) -> StoreResult<(Vec<PlacedObject>, Option<AtCursor>)> {
         let mut part = Vec::new();
         if let Some(merge) = &mut self.ended {
             let mut looked = 0;
             while let Some((source, placed)) = merge.next(rows).await? {
-                let cursor = ThenCursor::Ended(placed.tail);
+                let cursor = AtCursor::Ended(placed.tail);
                 looked += 1;
                 if fits(&source, &placed.namespace, &placed.name) {
                     part.push(placed);
@@ -186,7 +186,7 @@ impl MomentCandidates {
             }
             self.ended = None;
             if !part.is_empty() {
-                return Ok((part, Some(ThenCursor::Living(0))));
+                return Ok((part, Some(AtCursor::Living(0))));
             }
         }
         let after = self.living_after.min(i64::MAX as u64) as i64;
@@ -200,7 +200,7 @@ impl MomentCandidates {
             source.is_some_and(|source| fits(source, &placed.namespace, &placed.name))
         };
         part.extend(living.into_iter().filter(fits));
-        Ok((part, (!is_over).then_some(ThenCursor::Living(self.living_after))))
+        Ok((part, (!is_over).then_some(AtCursor::Living(self.living_after))))
     }
 }
 
@@ -241,7 +241,7 @@ async fn chains_of(
     Ok(chains)
 }
 
-/// The journal's statements about an object, by position.
+/// The states of one object that matter for a moment, by position.
 struct MomentFindings {
     state: Seq,
     next: Option<Seq>,
@@ -252,7 +252,7 @@ struct MomentFindings {
 fn find(chain: &[ChainStep], through: Seq) -> Option<MomentFindings> {
     let then = chain.iter().position(|step| step.seq <= through && step.is_in_turn());
     let Some(at) = then else {
-        // It did not exist yet, or its states of that time were removed.
+        // The object did not exist yet, or its states from that time were removed.
         let first = chain.iter().rfind(|step| step.is_in_turn())?;
         return Some(MomentFindings { state: first.seq, next: None, irregular: Vec::new(), is_taken: true });
     };
@@ -270,8 +270,8 @@ async fn judge_chains(
 ) -> StoreResult<Vec<ObjectAt>> {
     let found: Vec<MomentFindings> = chains.iter().filter_map(|chain| find(chain, query.seq)).collect();
     let mut seqs: Vec<Seq> = Vec::new();
-    for one in &found {
-        seqs.extend([one.state].into_iter().chain(one.next).chain(one.irregular.iter().copied()));
+    for object in &found {
+        seqs.extend([object.state].into_iter().chain(object.next).chain(object.irregular.iter().copied()));
     }
     seqs.sort_unstable();
     let states: HashMap<Seq, Arc<State>> = shared_rows::states_at(rows, names, &seqs)
@@ -279,20 +279,20 @@ async fn judge_chains(
         .into_iter()
         .map(|state| (state.seq, state))
         .collect();
-    let mut told = Vec::new();
-    for one in found {
-        let Some(state) = states.get(&one.state).cloned() else { continue };
-        let next = one.next.and_then(|seq| states.get(&seq)).cloned();
-        let irregular: Vec<&Arc<State>> = one.irregular.iter().filter_map(|seq| states.get(seq)).collect();
-        let known = match one.is_taken {
+    let mut judged = Vec::new();
+    for object in found {
+        let Some(state) = states.get(&object.state).cloned() else { continue };
+        let next = object.next.and_then(|seq| states.get(&seq)).cloned();
+        let irregular: Vec<&Arc<State>> = object.irregular.iter().filter_map(|seq| states.get(seq)).collect();
+        let known = match object.is_taken {
             true if !existed_before(rows, names, &state, query.at_ms).await? => continue,
             true => MomentKnowledge::Taken,
             false if state.change != Change::Present => continue,
             false => knowledge_of(&state, next.as_deref(), &irregular),
         };
-        told.push(ObjectAt { state, next, known });
+        judged.push(ObjectAt { state, next, known });
     }
-    Ok(told)
+    Ok(judged)
 }
 
 /// Whether an object existed before the first of its states that remains.

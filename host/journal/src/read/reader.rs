@@ -28,7 +28,7 @@ use crate::store::{OpenStore, RetentionReader, StoreConnection, StoreReader};
 /// How many positions one query for other namespaces covers: some 10 ms of a reader.
 const OUTSIDE: u64 = 32 * 1024;
 
-/// Letters that are read at once, after those whose states are gone.
+/// The number of letters per query, after a query whose letters had lost their states.
 const LETTERS: usize = 256;
 
 /// How many reports of one object are read. Retention reduces an object's reports to [`reports::SHOWN`].
@@ -94,7 +94,8 @@ impl<'a> JournalReader<'a> {
     /// Begins a snapshot that contains everything committed so far.
     async fn begin_at(&mut self, newest: Seq) -> StoreResult<()> {
         self.connection.begin_snapshot().await?;
-        // By now it may be a newer state, for which the same holds.
+        // If retention removed the newest state in the meantime, a newer one exists, and the same holds for
+        // it.
         let seen = self.store_reader().states_after(newest as i64 - 1, 1).await?;
         check_sees_newest(seen.first().map(|envelope| envelope.seq), newest)
     }

@@ -152,7 +152,8 @@ impl SharedNames {
         Ok(states)
     }
 
-    /// Adds the states of these envelopes, up to the first one with a row that is not cached. Returns its place.
+    /// Adds the states of these envelopes, up to the first one with a row that is not cached. On failure,
+    /// returns the index of that envelope.
     fn push_cached(&self, envelopes: &[StateEnvelope], states: &mut Vec<Arc<State>>) -> Result<(), usize> {
         let shared = self.lock_cache();
         for (place, envelope) in envelopes.iter().enumerate() {

@@ -16,14 +16,14 @@ use crate::store::{OwnedKind as Parts, StoreReader};
 
 /// The limit of a query without one. An object with more states is read in parts, by position.
 const TIMELINE: usize = 1000;
-/// As many as an answer of the API may have, and one that shows that more exist.
+/// The most states of an API answer, and one more that shows that the answer is incomplete.
 const TIMELINE_MOST: usize = 10_001;
 
 /// Covers a Job's pods, or the pods of a workflow's jobs. Deeper owners are not followed.
 const OWNER_STEPS: usize = 4;
 
-/// How many objects one answer covers. Of a Job with more pods, the first part has the newest, and the next
-/// parts the others.
+/// The most objects that one answer covers. For a Job with more pods, the first part has the newest pods, and
+/// the next parts have the others.
 const RELATED_OBJECTS: usize = 2000;
 
 /// How many Events one answer has, and how many of their states are read: each repetition of an Event is a
@@ -66,7 +66,7 @@ pub(super) async fn object_timeline(
     let limit = query.limit.unwrap_or(TIMELINE).min(TIMELINE_MOST);
     let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
     let mine = named_objects(rows, query).await?;
-    // If nothing of them is left to return, they are not looked up.
+    // A page that has no room left needs no owned objects.
     let owned = match cursor.related {
         0 => OwnedPage::default(),
         _ => owned_objects(rows, &mine, bounded_i64(cursor.owned)).await?,
@@ -183,7 +183,7 @@ async fn owned_objects(rows: &mut dyn StoreReader, mine: &[i64], below: i64) -> 
     let mut taken = first.len().min(RELATED_OBJECTS);
     loop {
         let (objects, is_whole) = with_deeper(rows, mine, &first[..taken]).await?;
-        // Fewer objects with everything that they own are better than more with a part of it.
+        // A page prefers fewer objects with everything that they own over more objects with a part of it.
         if !is_whole && taken > 1 {
             taken /= 2;
             continue;

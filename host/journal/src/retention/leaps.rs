@@ -1,24 +1,24 @@
-//! The time by which retention measures ages. A clock that leaps ahead makes every state old, so a leap counts only
-//! after an hour: until then somebody can put the clock right.
+//! The clock by which retention measures ages. A clock that leaps ahead would make every state look old, so a
+//! leap takes effect only after an hour: until then an operator can correct the clock.
 
 use std::time::Duration;
 
 use kubewitness_core::clock::Clock;
 
-/// A clock that is adjusted in small steps stays within this.
+/// Smaller steps are ordinary adjustments of the clock.
 const LEAP: Duration = Duration::from_secs(60);
 const COUNTS_AFTER: Duration = Duration::from_secs(3600);
 
 #[derive(Default)]
 pub struct ClockLeaps {
-    /// The clock's last reading before a leap, and the moment of that reading.
+    /// The last reading before a leap, and the monotonic time of that reading.
     last: Option<(u64, Duration)>,
-    /// When the leap was found that does not count yet.
+    /// When a leap that does not count yet was detected.
     found: Option<Duration>,
 }
 
 impl ClockLeaps {
-    /// The clock's reading without its leap.
+    /// The reading of the clock, without a leap that does not count yet.
     pub fn now_ms(&mut self, clock: &dyn Clock, source: &str) -> u64 {
         let (now, elapsed) = (clock.now_ms(), clock.elapsed());
         let (before, then) = *self.last.get_or_insert((now, elapsed));

@@ -1,5 +1,5 @@
-//! Retention of one source: pass by pass, segment by segment, in small transactions. It reads the facts that
-//! `decide` needs, and passes the decision to the writer together with these facts. The writer refuses a
+//! Runs retention for one source: pass by pass, segment by segment, in small transactions. It reads the facts
+//! that `decide` needs, and passes the decision to the writer together with these facts. The writer refuses a
 //! decision whose facts have changed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -23,43 +23,44 @@ use crate::retention::decide::{self, BATCH, IN_HAND, RetentionBounds, RetentionC
 use crate::store::rows::removal::{LinkRow, RemovalPlan, SegmentTally};
 use crate::store::rows::{GapRow, SEGMENT};
 
-/// Between two transactions, and between two looks at segments: appends and readers go first.
+/// Pauses between two transactions, and between two segments, so that appends and readers go first.
 pub(super) const REST: Duration = Duration::from_millis(50);
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
-/// States that have to go before rows that many share are looked through.
+/// How many states must be removed before the next sweep of shared rows.
 const SWEEP: u64 = 8 * SEGMENT;
-/// How long facts are good enough to look at segments. What is removed is judged by the writer's own.
+/// How long facts are fresh enough to examine segments. The writer judges a removal by facts of its own.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// A segment of which nothing could go is looked at again after so long: what holds its states
-/// (an object that is there, a dead letter) seldom lets go of them sooner.
+/// When a segment without removable states is examined again. The holders of its states, such as existing
+/// objects and dead letters, rarely release them sooner.
 const AGAIN_MS: u64 = 10 * 60 * 1000;
 
-/// Retention of one source, and what it remembers between two passes.
+/// Retention of one source, with the memory that passes share.
 pub struct SourceRetention {
     pub(super) journal: Journal,
     source: String,
-    /// Segments of which nothing could go, and until when they are left alone.
+    /// Segments without removable states, each with the time until which passes skip it.
     fruitless: HashMap<u64, u64>,
-    /// The holders of states beyond the bounds, for each segment that still has such states. As many entries
-    /// as there are segments, each of which was looked at anyway.
+    /// The holders of expired states, for each segment that has such states. It has at most one entry for
+    /// each segment.
     held: HashMap<u64, HeldCounts>,
     in_hand: u64,
-    /// Reports are not looked at before: where there are many, a look takes long.
+    /// Reports are not examined before this time: if there are many, that takes long.
     reports_after_ms: u64,
-    /// States that were taken since rows that many share were looked through.
+    /// States that were removed since the last sweep of shared rows.
     pub(super) taken: u64,
     leaps: ClockLeaps,
-    /// When facts were last read, on the clock that only goes on.
+    /// When the facts were last read, by the monotonic clock.
     facts_at: Duration,
     untold: UndeliveredRecord,
-    /// The newest time of a state that was beyond the bounds. What is older than that and belongs to no state goes.
+    /// The newest time of an expired state. Rows that belong to no state are removed if they are older.
     beyond_ms: u64,
 }
 
-/// The record of each stream that grows: what was taken that plugins had not been handed, as long as they stand where
-/// they stood. A plugin that is away for a year leaves one record, and not one for each pass.
+/// For each stream, the growing record of states that were removed before plugins received them. A record
+/// grows while those plugins make no progress: a plugin that is away for a year leaves one record, and not
+/// one for each pass.
 #[derive(Clone, Default)]
 struct UndeliveredRecord(BTreeMap<i64, BegunPass>);
 
@@ -73,14 +74,14 @@ struct BegunPass {
     before: String,
 }
 
-/// The values that the turns of a pass share. A pass has one turn for each segment.
+/// The values that the steps of a pass share. A pass has one step for each segment.
 struct SegmentTurn<'p> {
     spec: &'p RetentionSpec,
     facts: &'p mut SourceFacts,
-    told: &'p mut RetentionReport,
+    report: &'p mut RetentionReport,
 }
 
-/// The next transaction, and the figures to add once it has committed.
+/// The next removal, and the records to keep once it has committed.
 struct RemovalStep {
     removal: RemovalPlan,
     untold: UndeliveredRecord,
@@ -103,30 +104,31 @@ impl SourceRetention {
         }
     }
 
-    /// How many states a plugin may have read beyond what it saved. For tests, which have fewer.
+    /// Sets how many states a plugin may have read beyond its saved progress. Tests have few states, so they
+    /// set a small number.
     #[doc(hidden)]
     pub fn in_hand(mut self, states: u64) -> Self {
         self.in_hand = states;
         self
     }
 
-    /// The number of states beyond the bounds that each holder keeps, as of the last pass. States that are
-    /// meant to be kept do not count.
+    /// The number of expired states that each holder keeps, as of the last pass. States that are meant to be
+    /// kept do not count.
     pub fn held_states(&self) -> BTreeMap<RetentionHolder, u64> {
-        let mut all = BTreeMap::new();
+        let mut states_by_holder = BTreeMap::new();
         for (holder, states) in self.held.values().flatten().filter(|(holder, _)| !holder.is_meant()) {
-            *all.entry(holder.clone()).or_default() += states;
+            *states_by_holder.entry(holder.clone()).or_default() += states;
         }
-        all
+        states_by_holder
     }
 
-    /// Takes what may go now. May be dropped at any point.
+    /// Removes all states that may be removed now. The future may be dropped at any point.
     pub async fn run_pass(&mut self, spec: &RetentionSpec) -> Result<RetentionReport, JournalError> {
-        let mut told = RetentionReport::default();
+        let mut report = RetentionReport::default();
         let mut facts = self.load_facts(spec, None).await?;
         let mut cut = RetentionCut::of(RetentionBounds::of(spec, facts.now_ms), &facts.tallies);
         let tallies = Arc::clone(&facts.tallies);
-        // What a plugin held is looked at as soon as it has let go.
+        // A segment is examined again as soon as a plugin has released its states.
         let holds = |segment: &u64, held: &HashMap<u64, HeldCounts>| {
             held.get(segment).is_none_or(|held| facts.still_holds(*segment, held))
         };
@@ -139,7 +141,7 @@ impl SourceRetention {
                 continue;
             }
             let goes_on = {
-                let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
+                let turn = SegmentTurn { spec, facts: &mut facts, report: &mut report };
                 let look = self.remove_from_segment(turn, &cut, tally.segment).await?;
                 self.beyond_ms = self.beyond_ms.max(cut.newest_expired(look.own_states(), &look.expired));
                 cut.note_aged_states(tally.segment, look.own_states());
@@ -147,31 +149,31 @@ impl SourceRetention {
                 cut.needs_later_segment(tally.segment, look.own_states(), &look.expired)
             };
             if !goes_on {
-                // What lies further is within the bounds.
+                // All later segments are within the limits.
                 self.held.retain(|segment, _| *segment <= tally.segment);
                 break;
             }
         }
-        // By now it is known whether they are old.
+        // Later segments have shown by now whether these are old.
         for segment in timeless {
-            let turn = SegmentTurn { spec, facts: &mut facts, told: &mut told };
+            let turn = SegmentTurn { spec, facts: &mut facts, report: &mut report };
             self.remove_from_segment(turn, &cut, segment).await?;
         }
         let aged_ms = RetentionBounds::of(spec, facts.now_ms).before_ms.unwrap_or_default();
         self.remove_unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
-        if told.states > 0 && facts.now_ms >= self.reports_after_ms {
+        if report.states > 0 && facts.now_ms >= self.reports_after_ms {
             let many = self.remove_reports().await? > PAGE;
             self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };
         }
-        self.taken += told.states;
+        self.taken += report.states;
         let kept: u64 = tallies.iter().map(|tally| tally.states).sum();
         if self.taken >= SWEEP.max(kept / 8) {
             self.sweep_shared_rows().await?;
         }
-        Ok(told)
+        Ok(report)
     }
 
-    /// `tallies` where they were read before.
+    /// Reads the facts. If `tallies` are given, they are not read again.
     async fn load_facts(
         &mut self,
         spec: &RetentionSpec,
@@ -198,19 +200,20 @@ impl SourceRetention {
         }
     }
 
-    /// Takes what may go of a segment, and returns what it looked like before that.
+    /// Removes the removable states of a segment, and returns the segment's view from before.
     async fn remove_from_segment(
         &mut self,
         turn: SegmentTurn<'_>,
         cut: &RetentionCut,
         segment: u64,
     ) -> Result<SegmentView, JournalError> {
-        let SegmentTurn { spec, facts, told } = turn;
+        let SegmentTurn { spec, facts, report } = turn;
         let (mut first, mut is_stale, mut is_refused) = (None, false, false);
         loop {
-            // Between two transactions, cursors move and objects end.
+            // Cursors move and objects end between two transactions.
             if is_stale || self.journal.clock().elapsed().saturating_sub(self.facts_at) > FRESH {
-                // The writer judges by the tallies as they are now. With older ones, the same would be chosen again.
+                // The writer judges by the present tallies. A plan that is based on the old ones would be
+                // refused again.
                 let tallies = (!is_refused).then(|| Arc::clone(&facts.tallies));
                 *facts = self.load_facts(spec, tallies).await?;
             }
@@ -232,16 +235,16 @@ impl SourceRetention {
             if !is_refused {
                 first.get_or_insert(look);
                 self.untold = after;
-                told.states += states;
-                told.bytes += bytes;
-                told.untold += untold_now;
+                report.states += states;
+                report.bytes += bytes;
+                report.untold += untold_now;
             }
             is_stale = true;
             tokio::time::sleep(REST).await;
         }
     }
 
-    /// The expired states of a segment that may go, and the next removal.
+    /// The view of a segment, and the next removal in it.
     async fn plan_removal(
         &self,
         spec: &RetentionSpec,
@@ -271,7 +274,7 @@ impl SourceRetention {
         Ok((look, Some(RemovalStep { removal, untold })))
     }
 
-    /// The records with what this removal adds to them.
+    /// Extends the records of undelivered states by this removal.
     fn record_gaps(
         &self,
         facts: &SourceFacts,

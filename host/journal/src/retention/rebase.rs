@@ -11,7 +11,8 @@ use crate::retention::decide::RemovableRun;
 use crate::store::rows::removal::RemovalPlan;
 use crate::store::rows::{DocumentEncoding, RowFlags, SEGMENT, StateRow};
 
-/// Steps from an object's end, and positions of one look, in search of the state after another.
+/// The most steps from an object's end, and the positions of one query, in the search for a state's
+/// successor.
 const STEPS: usize = 256;
 const WINDOW: u64 = 16 * SEGMENT;
 
@@ -59,8 +60,8 @@ pub(super) async fn rebase_successors(
     Ok(())
 }
 
-/// The states that point back to these, where they lie far from the ends of their chains: of
-/// objects that change so often, the next is near.
+/// Finds the successors of these states if they are far from the ends of their chains. Objects with such long
+/// chains change often, so the successor is near.
 async fn find_successors(
     reader: &mut JournalReader<'_>,
     ends: Vec<(Seq, Seq)>,
@@ -85,8 +86,8 @@ async fn find_successors(
     }
 }
 
-/// A state as the first of its object, or the first behind a hole: it needs none before it.
-/// Also its stream, and by how many bytes it grows.
+/// Makes a state the first of its object, or the first after a hole, so that its document needs no earlier
+/// state. Also returns its stream and by how many bytes it grows.
 async fn rebase_state(
     reader: &mut JournalReader<'_>,
     seq: Seq,

@@ -1,5 +1,5 @@
-//! The facts behind a removal: the condition of a source, which states of a segment may be removed, and
-//! whether both still hold when the transaction begins.
+//! The facts on which a removal is based: the condition of a source, and which states of a segment may be
+//! removed. The writer checks them again when the transaction begins.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::store::RetentionReader;
 use crate::store::rows::SEGMENT;
 use crate::store::rows::removal::{LinkRow, RemovalPlan, SegmentTally, StateLink, TakenStates};
 
-/// A deletion that was found by comparison has no version: only its age tells that its watch is
-/// not resumed before it.
+/// When a deletion without a version counts as settled. A deletion that was found by comparing lists has no
+/// version, so only its age shows that its watch no longer resumes before it.
 const UNVERSIONED_MS: u64 = 10 * 60 * 1000;
 
-/// The most states after the newest state of an ended object that go in one transaction.
+/// The most states after an ended object's newest state that one transaction removes.
 const WHOLE: usize = 1024;
 
-/// How a source stands at one moment.
+/// The condition of a source at one moment.
 pub(crate) struct SourceFacts {
     pub streams: Vec<i64>,
-    /// The stream of the newest epoch, and from where its watch would be resumed.
+    /// The stream of the newest epoch, whose watch resumes at `checkpoint`.
     newest_stream: i64,
     pub epochs: HashMap<i64, u32>,
     checkpoint: Option<Version>,
@@ -35,29 +35,33 @@ pub(crate) struct SourceFacts {
     pub now_ms: u64,
 }
 
-/// How many states what holds.
+/// The number of states that each holder keeps.
 pub(crate) type HeldCounts = BTreeMap<RetentionHolder, u64>;
 
-/// A segment's states, and what may go of them. Behind those of the segment lie those that would
-/// have to go with them.
+/// The states of a segment, and which of them may be removed. They are followed by states of later segments
+/// that would have to be removed together with them.
 pub(crate) struct SegmentView {
     pub rows: Vec<LinkRow>,
     pub states: Vec<StateLink>,
     /// Whether each of the segment's own states is expired.
     pub expired: Vec<bool>,
     pub may_go: Vec<bool>,
-    /// And whether nobody can take them back any more.
+    /// The dead letters of the segment, each with whether it was dropped for good.
     pub letters: HashMap<Seq, bool>,
-    /// The states that plugins are owed.
+    /// The states that are owed to plugins.
     pub owed: OwedPositions,
 }
 
-/// The states that plugins are owed although their cursors have passed them.
+/// The states that are owed to plugins although their cursors have passed them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwedPositions(HashMap<Seq, Vec<String>>);
 
 impl OwedPositions {
-    async fn between(past: &mut dyn RetentionReader, from: Seq, through: Seq) -> Result<Self, JournalError> {
+    async fn read_between(
+        past: &mut dyn RetentionReader,
+        from: Seq,
+        through: Seq,
+    ) -> Result<Self, JournalError> {
         let mut owed = Self::default();
         owed.extend(past.owed_between(from, through).await?);
         Ok(owed)
@@ -69,7 +73,7 @@ impl OwedPositions {
         }
     }
 
-    /// A plugin that is there waits for this state.
+    /// Whether a plugin that still exists is owed this state.
     fn is_held(&self, seq: Seq, plugins: &[(String, PluginProgress)], now_ms: u64) -> bool {
         let is_there = |name: &String| {
             plugins.iter().any(|(other, progress)| other == name && !decide::is_gone(progress, now_ms))
@@ -77,7 +81,7 @@ impl OwedPositions {
         self.0.get(&seq).is_some_and(|names| names.iter().any(is_there))
     }
 
-    /// The rows of these states.
+    /// The rows of owed states to remove together with these states.
     pub fn rows_of(&self, taken: &[StateLink]) -> BTreeSet<(String, Seq)> {
         let rows = taken.iter().filter_map(|link| Some((link.seq, self.0.get(&link.seq)?)));
         rows.flat_map(|(seq, names)| names.iter().map(move |name| (name.clone(), seq))).collect()
@@ -92,7 +96,7 @@ impl SegmentView {
 }
 
 impl SourceFacts {
-    /// `in_hand` is given where states may go that plugins have not finished.
+    /// If `in_hand` is given, states that plugins have not finished may be removed.
     pub async fn of(
         past: &mut dyn RetentionReader,
         source: &str,
@@ -105,8 +109,8 @@ impl SourceFacts {
         Self::with_tallies(past, source, tallies, in_hand, newest, now_ms).await
     }
 
-    /// The same with tallies that were read before: a pass over many segments must not read all of them for each one.
-    /// The writer decides with tallies of its own.
+    /// Uses tallies that were read before, because a pass over many segments must not read all tallies for
+    /// each of them. The writer decides by its own.
     pub async fn with_tallies(
         past: &mut dyn RetentionReader,
         source: &str,
@@ -147,12 +151,12 @@ impl SourceFacts {
         }
     }
 
-    /// Past cursors, what a plugin may have in its hands keeps nothing but itself.
+    /// Whether removal may continue after this state: it is held only because a plugin may be working on it.
     pub fn passes_hold(&self, seq: Seq) -> bool {
         self.holds.iter().any(|hold| hold.through != Seq::MAX && hold.covers(seq))
     }
 
-    /// Finds what keeps a state beyond its source's bounds.
+    /// Finds the holder of an expired state.
     pub fn find_holder(&self, found: &SegmentView, link: &StateLink) -> RetentionHolder {
         if let Some(hold) = self.holds.iter().find(|hold| hold.covers(link.seq)) {
             return RetentionHolder::Plugin(hold.plugin.clone());
@@ -168,7 +172,7 @@ impl SourceFacts {
         }
     }
 
-    /// Counts the holders of states beyond the bounds, when none of these states can go.
+    /// Counts the holders of a segment's expired states, once no more of these can be removed.
     pub fn count_holders(&self, found: &SegmentView) -> HeldCounts {
         let mut held = HeldCounts::new();
         for (link, _) in found.states.iter().zip(&found.expired).filter(|(_, expired)| **expired) {
@@ -177,18 +181,19 @@ impl SourceFacts {
         held
     }
 
-    /// Whether what held a segment's states does so still, as far as that is known without reading them.
+    /// Whether the plugins among the holders of a segment still hold it. It reads no states, so it can't
+    /// judge other holders.
     pub fn still_holds(&self, segment: u64, held: &HeldCounts) -> bool {
         let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
         let holds = |name: &str| {
-            let its = self.holds.iter().filter(|hold| hold.plugin == name);
-            its.into_iter().any(|hold| hold.after < through && hold.through >= from)
+            let plugin_holds = self.holds.iter().filter(|hold| hold.plugin == name);
+            plugin_holds.into_iter().any(|hold| hold.after < through && hold.through >= from)
         };
         held.keys().all(|holder| !matches!(holder, RetentionHolder::Plugin(name) if !holds(name)))
     }
 
-    /// The journal's last position stays, since the next one is counted from it; so does the object
-    /// with the greatest number.
+    /// The newest position stays, because the next one is counted from it. For the same reason, the object
+    /// with the greatest number stays.
     fn is_free(&self, link: &StateLink, owed: &OwedPositions) -> bool {
         let numbers = link.end.live || link.object != self.newest_object;
         numbers
@@ -208,7 +213,7 @@ pub(crate) async fn view_segment(
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
     let rows = past.links_between(&facts.streams, from, through).await?;
     let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
-    let mut owed = OwedPositions::between(past, from, through).await?;
+    let mut owed = OwedPositions::read_between(past, from, through).await?;
     let mut states: Vec<StateLink> = rows.iter().map(|row| row.as_link(facts.is_settled(row))).collect();
     let expired = cut.expired_states(segment, &states);
     let is_free = |link: &StateLink, expired: bool| {
@@ -220,8 +225,7 @@ pub(crate) async fn view_segment(
     Ok(SegmentView { rows, states, expired, may_go, letters, owed })
 }
 
-/// Adds what lies in later segments of objects that have ended, where it has to go with what
-/// is here.
+/// Adds later states of ended objects, if they have to be removed together with states of this segment.
 async fn complete_objects(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,
@@ -237,21 +241,21 @@ async fn complete_objects(
     for (link, _) in firsts.filter(|(link, may_go)| **may_go && is_first(link)) {
         ended.entry(link.object).or_insert(link.seq);
     }
-    let mut more = Vec::new();
+    let mut later_rows = Vec::new();
     for (object, _) in ended {
         let rows = past.links_to(object, through + 1, WHOLE + 1).await?;
         if rows.len() <= WHOLE {
-            more.extend(rows);
+            later_rows.extend(rows);
         }
     }
-    more.sort_by_key(|row| row.seq);
-    let Some(last) = more.last().map(|row| row.seq) else { return Ok(()) };
+    later_rows.sort_by_key(|row| row.seq);
+    let Some(last) = later_rows.last().map(|row| row.seq) else { return Ok(()) };
     let letters: HashMap<Seq, bool> = past.letters_between(through + 1, last).await?.into_iter().collect();
     owed.extend(past.owed_between(through + 1, last).await?);
-    for row in more {
+    for row in later_rows {
         let link = row.as_link(facts.is_settled(&row));
-        // Alone in its segment it may be within the count or the size: that is the segment's
-        // to say, so here only the age counts. What is not beyond it keeps the object a while.
+        // Whether the count or the size has been reached depends on all states of that segment, so only
+        // certain expiry counts. A state that is not certain keeps its object for now.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
         may_go.push(expired && facts.is_free(&link, owed) && !letters.contains_key(&link.seq));
         states.push(link);
@@ -297,29 +301,29 @@ pub(super) fn count(
 ) -> BTreeMap<String, TakenStates> {
     let mut counts = BTreeMap::new();
     for (name, progress) in plugins {
-        let mut of_it = TakenStates::default();
+        let mut removed = TakenStates::default();
         for link in taken.iter().filter(|link| is_of(progress, source, link.seq)) {
             match is_untold(progress, source, link.seq) || owed.contains(&(name.clone(), link.seq)) {
-                true => of_it.untold += 1,
-                false => of_it.finished += 1,
+                true => removed.untold += 1,
+                false => removed.finished += 1,
             }
         }
-        if of_it != TakenStates::default() {
-            counts.insert(name.clone(), of_it);
+        if removed != TakenStates::default() {
+            counts.insert(name.clone(), removed);
         }
     }
     counts
 }
 
-/// Whether all that a removal was decided on is as it was. Nobody else writes, so that what is found
-/// here holds until its transaction.
+/// Whether the facts of a removal still hold. The caller is the only writer, so the answer is valid until its
+/// transaction ends.
 pub(crate) async fn is_still_valid(
     past: &mut dyn RetentionReader,
     removal: &RemovalPlan,
 ) -> Result<bool, JournalError> {
     let seqs: Vec<Seq> = removal.taken.iter().map(|link| link.seq).collect();
     let (Some(first), Some(last)) = (seqs.iter().min(), seqs.iter().max()) else { return Ok(false) };
-    // Done already, for a caller that left before the answer.
+    // An earlier attempt has removed them, but its caller left before the answer.
     if past.count_existing(&seqs).await? != seqs.len() {
         return Ok(false);
     }
@@ -336,7 +340,7 @@ pub(crate) async fn is_still_valid(
         Some(_) => past.tallies_of(&removal.streams).await?,
         None => Vec::new(),
     };
-    let owed = OwedPositions::between(past, *first, *last).await?;
+    let owed = OwedPositions::read_between(past, *first, *last).await?;
     let plugins = past.progress_of_all().await?;
     if owed.rows_of(&removal.taken) != removal.owed
         || seqs.iter().any(|seq| owed.is_held(*seq, &plugins, removal.now_ms))

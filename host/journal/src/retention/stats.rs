@@ -15,12 +15,12 @@ use crate::store::rows::removal::LinkRow;
 use crate::store::rows::{ROW_BYTES, SEGMENT};
 use crate::store::{OpenedJournal, RetentionReader, StoreConnection};
 
-/// Segments that are looked at for what retention may take; beyond, the figures are said to be
-/// of these alone. A question must end, however much has piled up.
+/// The most segments that are examined for removable states. Beyond that, the figures cover only these
+/// segments, and say so: a query must end, however many segments exist.
 const SEGMENTS: usize = 16 * 1024;
 
-/// Figures of a journal, source by source, and what retention may take of each by its settings.
-/// Writes nothing, and may run beside the process that writes.
+/// Computes figures of a journal, source by source, and how much retention may remove by the settings of
+/// each. It writes nothing, and may run beside the process that writes.
 pub async fn journal_stats(
     place: &JournalLocation,
     retention: &BTreeMap<String, RetentionSpec>,
@@ -33,7 +33,7 @@ pub async fn journal_stats(
     Ok(JournalStats { bytes, wal_bytes, unfinished, ..stats })
 }
 
-/// `retention` is what the sources' settings say, by name.
+/// `retention` has the settings of the sources, by name.
 async fn source_figures(
     connection: &mut dyn StoreConnection,
     retention: &BTreeMap<String, RetentionSpec>,
@@ -114,7 +114,7 @@ async fn states_of(
     past.links_between(&facts.streams, segment * SEGMENT, (segment + 1) * SEGMENT - 1).await
 }
 
-/// Counts the states beyond a source's bounds, and says what keeps them.
+/// Counts the expired states of a source, by holder.
 async fn retention_outlook(
     past: &mut dyn RetentionReader,
     facts: &SourceFacts,

@@ -15,15 +15,15 @@ use super::used_rows::{PAGE, UsedRows};
 use crate::retention::decide::BATCH;
 use crate::store::rows::removal::{SharedRows, UnusedRows};
 
-/// How often a batch of unused rows is judged anew because too many states came meanwhile. Then it is left for the next
-/// time.
-const READ_ON: usize = 3;
+/// How often a batch of unused rows is checked again because too many states were appended meanwhile. After
+/// that, it is left for the next sweep.
+const SEARCH_AGAIN: usize = 3;
 
-/// The newest reports of one object, while they are passed in order.
+/// The newest reports of one object, collected while its reports are read in order.
 #[derive(Default)]
 struct ObjectReports {
     uid: String,
-    /// Whether the journal has something of the object.
+    /// Whether the journal has a state of the object.
     is_known: bool,
     newest: VecDeque<String>,
 }
@@ -33,7 +33,8 @@ impl ObjectReports {
         Self { uid: uid.to_owned(), is_known, newest: VecDeque::new() }
     }
 
-    /// The report that goes for this one: itself, where nothing of the object is known.
+    /// The report to remove when this one is added: the oldest beyond the limit, or the new one itself if the
+    /// object is unknown.
     fn pushed_out_by(&mut self, key: String) -> Option<String> {
         if !self.is_known {
             return Some(key);
@@ -44,8 +45,8 @@ impl ObjectReports {
 }
 
 impl SourceRetention {
-    /// Takes what has a time and no place among the states, from before a time: poison messages, and the records of what
-    /// retention took before plugins had it.
+    /// Removes rows that have a time but no position, from before a time: poison messages, and records of
+    /// states that plugins never received.
     pub(super) async fn remove_unplaced(
         &self,
         facts: &SourceFacts,
@@ -85,8 +86,8 @@ impl SourceRetention {
         }
     }
 
-    /// A report goes with the last state of its object. Of an object that has too many, the oldest go. Answers how many
-    /// were looked at.
+    /// Removes reports: all reports of an object without states, and the oldest reports of an object that has
+    /// too many. Returns how many were examined.
     pub(super) async fn remove_reports(&self) -> Result<usize, JournalError> {
         let mut looked = 0;
         let mut reader = self.journal.open_reader().await?;
@@ -121,8 +122,8 @@ impl SourceRetention {
         Ok(looked)
     }
 
-    /// Takes rows that states shared and that none of those kept refers to: statuses, anchors,
-    /// owners. Reads all states, so it is done seldom.
+    /// Removes shared rows that no remaining state refers to: statuses, anchors, owners. It reads all states,
+    /// so it runs rarely.
     pub async fn sweep_shared_rows(&mut self) -> Result<(), JournalError> {
         self.taken = 0;
         let mut used = UsedRows::default();
@@ -150,7 +151,7 @@ impl SourceRetention {
             let numbers = reader.retention_reader().shared_row_numbers(which, after, BATCH).await?;
             drop(reader);
             let Some(last) = numbers.last().copied() else { return Ok(()) };
-            for _ in 0..READ_ON {
+            for _ in 0..SEARCH_AGAIN {
                 let unused = numbers.iter().copied().filter(|number| !used.is_used(which, *number)).collect();
                 if self.take_unused(which, unused, used.through).await? {
                     break;
@@ -161,7 +162,7 @@ impl SourceRetention {
         }
     }
 
-    /// `false` where too many states came since it was known what they refer to.
+    /// Removes unused rows. Returns `false` if too many states were appended since the search.
     async fn take_unused(
         &self,
         which: SharedRows,

@@ -13,9 +13,9 @@ use kubewitness_core::ports::{Backlog, JournalError};
 use crate::journal::Journal;
 use crate::store::rows::removal::SharedRows;
 
-/// States of one look.
+/// The number of states that one query reads.
 pub(super) const PAGE: usize = 4096;
-/// Numbers of one block: 512 bytes.
+/// The size of a block: 4096 numbers in 512 bytes.
 const BLOCK: i64 = 4096;
 
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ impl NumberSet {
     }
 }
 
-/// The rows that the states up to a position refer to.
+/// The shared rows that the states up to a position refer to.
 #[derive(Debug, Default)]
 pub(super) struct UsedRows {
     statuses: NumberSet,
@@ -47,7 +47,8 @@ pub(super) struct UsedRows {
 }
 
 impl UsedRows {
-    /// An owner is used while it owns something, which the writer looks at.
+    /// Whether a row is used. Owners are always reported as used here: the writer checks whether they still
+    /// own something.
     pub fn is_used(&self, which: SharedRows, number: i64) -> bool {
         match which {
             SharedRows::Statuses => self.statuses.contains(number),
@@ -56,7 +57,7 @@ impl UsedRows {
         }
     }
 
-    /// Reads on to what is now the end of the journal, with a rest between two looks.
+    /// Reads the states up to the present end of the journal, with a pause after each query.
     pub async fn read_to_end(&mut self, journal: &Journal, rest: Duration) -> Result<(), JournalError> {
         let newest = *journal.newest_position().borrow();
         while self.through < newest {

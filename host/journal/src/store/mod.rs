@@ -248,9 +248,8 @@ pub(crate) trait RetentionReader: Send {
     async fn orphaned_owners(&mut self, limit: usize) -> StoreResult<Vec<(i64, i64)>>;
     /// Poison messages of these streams that were observed before a time, at most so many.
     async fn old_poison(&mut self, streams: &[i64], before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
-    /// Counts the states that retention removed, for each plugin.
-    /// Gaps of these streams that belong to no state, behind a number, in order, at most so many; never the one with the
-    /// greatest number of all. Numbers and bodies.
+    /// Gaps of these streams that belong to no state, with numbers after `after`, in order, at most `limit`;
+    /// never the one with the greatest number. Returns numbers and bodies.
     async fn records_after(
         &mut self,
         streams: &[i64],

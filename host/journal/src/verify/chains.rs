@@ -84,13 +84,13 @@ impl ChainCheck {
         document: &[u8],
         findings: &mut ProblemList,
     ) {
-        let told = match state.change {
+        let result = match state.change {
             Change::Gap => story::check_gap(state, document).and_then(|gap| {
                 self.seen.get(&envelope.object).map_or(Ok(()), |seen| seen.life.note_gap(&gap))
             }),
             _ => story::check_document(state, document),
         };
-        if let Err(contradiction) = told {
+        if let Err(contradiction) = result {
             findings.add(contradiction.code, Some(envelope.seq), contradiction.text);
         }
     }
@@ -146,8 +146,8 @@ impl ChainCheck {
         let fresh = || SeenObject { identity: identity.clone(), life: ObjectLife::default() };
         let life = &mut self.seen.entry(envelope.object).or_insert_with(fresh).life;
         let named = self.holders.next(state, life);
-        for told in [named, life.next(state, !self.retained)] {
-            if let Err(contradiction) = told {
+        for result in [named, life.next(state, !self.retained)] {
+            if let Err(contradiction) = result {
                 findings.add(contradiction.code, seq, contradiction.text);
             }
         }

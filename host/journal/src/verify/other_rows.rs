@@ -83,8 +83,8 @@ impl RowRecords {
         }
         // Its content is checked with its state.
         let Some(seq) = seq.filter(|seq| *seq != 0).map(|seq| seq as Seq) else { return };
-        let said = self.gaps.remove(&seq);
-        if said.is_none() || said != body.map(|body| checksum(body.as_bytes())) {
+        let expected = self.gaps.remove(&seq);
+        if expected.is_none() || expected != body.map(|body| checksum(body.as_bytes())) {
             findings.add(code::GAP, Some(seq), format!("gap {id} differs from what its state says"));
         }
     }

@@ -120,7 +120,7 @@ async fn the_gone_and_the_left_are_no_longer_current() {
     assert_eq!((&current.object, current.seq), (&job(4), 4));
     let unpacked = kubewitness_core::document::unpack_document(&current.packed).unwrap();
     assert_eq!(unpacked, document(&job(4), "4"));
-    // What left may come back.
+    // An object that has left may return.
     let desk = desk.reopen().await;
     desk.append(vec![present(&job(2), 9)]).await;
     assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.len(), 2);
@@ -163,7 +163,7 @@ async fn a_new_epoch_starts_versions_anew_and_keeps_the_objects_until_they_are_s
     assert!(!desk.journal.read(2, 1).await.unwrap()[0].late);
     desk.journal.append_batch(of(SOURCE, 1, vec![in_epoch(2, Change::Gone, "")])).await.unwrap();
     assert_eq!(desk.journal.load_warm_start(SOURCE).await.unwrap().objects.len(), 1);
-    // The old epoch is over, and its history is still one story.
+    // The old epoch is over, but both epochs form one history.
     let stale = desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 502)])).await;
     assert!(matches!(stale, Err(JournalError::Overtaken(_))), "{stale:?}");
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "500"));
@@ -274,7 +274,7 @@ async fn documents_are_exact_over_more_versions_than_a_chain_has_steps() {
     let versions = 3 * u64::from(DELTA_CHAIN);
     for version in 1..=versions {
         let mut state = present(&job(1), version);
-        // Now the right base, now a wrong one, now none.
+        // The base is correct, wrong or missing by turns.
         state.base = match version % 5 {
             0 => None,
             1 => Some(document(&job(2), "77")),
@@ -435,9 +435,9 @@ async fn gaps_are_found_by_what_they_are_about() {
     assert_eq!(found(named).await, ["21"]);
     assert!(found(GapQuery { kind: Some("pods".into()), ..all }).await.is_empty());
     let epochs = desk.journal.source_epochs().await.unwrap();
-    let told: Vec<_> =
+    let shown: Vec<_> =
         epochs.iter().map(|(source, view)| (source.as_str(), view.epoch, view.states)).collect();
-    assert_eq!(told, [(SOURCE, 0, 3), ("other", 1, 0)]);
+    assert_eq!(shown, [(SOURCE, 0, 3), ("other", 1, 0)]);
     assert_eq!(epochs[1].1.replaced_at.as_deref(), Some("1970-01-01T00:00:00.077Z"));
     assert_eq!(epochs[0].1.replaced_at, None);
 }
@@ -503,10 +503,10 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
         .await;
     let pods = vec![owned(10, 2, 1), owned(12, 3, 2), owned(10, 6, 1)];
     desk.journal.append_batch(of("pods", 0, pods)).await.unwrap();
-    // The same kind of object lies below the pod.
+    // An object of the same kind that the pod owns.
     let mut deeper = in_source("pods", 0, &job(13), Change::Present, "7");
     deeper.owner = owned(10, 2, 1).object.into();
-    // Of an object in another namespace, its maker only says so.
+    // An object in another namespace that claims the same owner.
     let foreign = owned(11, 8, 1);
     desk.journal.append_batch(of("pods", 0, vec![deeper, foreign])).await.unwrap();
 
@@ -537,7 +537,7 @@ async fn a_story_has_the_object_under_any_of_its_uids_and_what_it_owns() {
     assert!(desk.journal.object_timeline(&unknown).await.unwrap().states.is_empty());
 }
 
-/// An answer is about 2,000 of them.
+/// An answer has at most about 2,000 objects.
 async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_next_parts() {
     let desk = TestJournal::new().await;
     let mut middle = present(&job(1), 1);
@@ -562,7 +562,7 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
     assert_eq!(others.related.iter().map(|state| state.seq).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
     assert!(others.states.is_empty() && !others.owns_more && others.owned_below.is_none());
 
-    // One that owns that one has it with as much as fits, and says that there is more.
+    // An owner of that object gets as many objects as fit, and the note that more exist.
     desk.append(vec![present(&job(4), 4_000)]).await;
     let asked =
         TimelineQuery { uid: Some(job(4).uid.clone()), limit: Some(10_000), ..TimelineQuery::default() };
@@ -572,8 +572,8 @@ async fn an_object_that_owns_more_than_an_answer_is_about_has_the_others_in_the_
     assert!(story.owns_more && story.owned_below.is_none());
 }
 
-/// However long a story is, a part of it begins where the part before it ended. Of what the object owns, a server walks
-/// over no more newer states than it may.
+/// A part of a long story begins where the previous part ended. The server reads a bounded number of newer
+/// states for the owned objects.
 async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
     let desk = TestJournal::new().await;
     desk.append((1..=40).map(|version| present(&job(1), version)).collect()).await;
@@ -601,14 +601,14 @@ async fn a_part_of_a_long_story_begins_where_the_part_before_it_ended() {
     match StoreKind::here() {
         StoreKind::Sqlite => assert_eq!(far.unwrap(), (vec![], vec![41, 42])),
         _ => {
-            let told = far.unwrap_err();
-            assert!(matches!(told, JournalError::Invalid(_)), "{told}");
-            assert!(told.to_string().contains("more than 20 newer states"), "{told}");
+            let error = far.unwrap_err();
+            assert!(matches!(error, JournalError::Invalid(_)), "{error}");
+            assert!(error.to_string().contains("more than 20 newer states"), "{error}");
         }
     }
 }
 
-/// The uid in an ownerReference is what its writer says; nobody else's owner gets its name by that.
+/// Anybody can write any uid into an ownerReference, so this must not give an object another owner's name.
 async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
     let desk = TestJournal::new().await;
     let named = |name: &str| {
@@ -624,8 +624,8 @@ async fn an_owner_is_told_as_each_state_has_it_whoever_else_wrote_its_uid() {
     let desk = desk.reopen().await;
     desk.append(states[3..].to_vec()).await;
     let desk = desk.reopen().await;
-    let told = desk.journal.read(0, 100).await.unwrap();
-    assert_eq!(told.iter().map(|state| state.owner.clone()).collect::<Vec<_>>(), owners);
+    let states = desk.journal.read(0, 100).await.unwrap();
+    assert_eq!(states.iter().map(|state| state.owner.clone()).collect::<Vec<_>>(), owners);
     desk.assert_sound().await;
 }
 
@@ -677,7 +677,7 @@ async fn events_are_found_by_the_object_that_they_are_about_and_are_none_of_its_
     }
 }
 
-/// Anybody may write the uid of a foreign object into an object or an Event of their own.
+/// Anybody can write the uid of a foreign object into an object or an Event of their own.
 async fn what_another_namespace_says_of_an_object_changes_no_story_of_it() {
     let desk = TestJournal::new().await;
     let (set, pod) = (job(1), job(4));
@@ -740,8 +740,8 @@ async fn a_story_by_name_is_of_the_kinds_and_namespaces_that_are_asked_for_befor
     }
 }
 
-/// An API server takes an Event about an object of the whole cluster into the namespace `default`. Elsewhere its writer
-/// has put only the uid.
+/// The API server accepts an Event about a cluster-scoped object only in the namespace `default`. In another
+/// namespace, its writer has only written the uid.
 async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_namespace() {
     let desk = TestJournal::new().await;
     let namespace =
@@ -772,7 +772,8 @@ async fn events_about_an_object_of_the_whole_cluster_are_those_of_the_default_na
     assert_eq!((seqs(&story.events), seqs(&story.related)), (vec![2], vec![4]));
 }
 
-/// Whoever may not see an object learns nothing of it by an Event of their own that quotes a guess.
+/// A person who may not see an object must not learn about it from an Event of their own that contains a
+/// guessed uid.
 async fn the_newest_states_of_an_object_are_those_of_its_namespace() {
     let desk = TestJournal::new().await;
     let object = job(1);

@@ -34,7 +34,7 @@ fn progress(cursor: Seq, delivered: u64, dead: u64) -> PluginProgress {
     PluginProgress { cursor, delivered, dead, sources, ..PluginProgress::default() }
 }
 
-/// More objects than readers cache, which share one cache.
+/// There are more objects than the readers' shared cache holds.
 #[tokio::test]
 async fn readers_of_many_objects_take_no_rows_from_each_other() {
     const OBJECTS: usize = 20_000;
@@ -47,7 +47,7 @@ async fn readers_of_many_objects_take_no_rows_from_each_other() {
     for part in (1..=OBJECTS).collect::<Vec<_>>().chunks(1024) {
         desk.append(part.iter().map(|number| state(*number)).collect()).await;
     }
-    // The states that the journal holds in memory are not read from its file.
+    // After reopening, the states are no longer in memory but read from the file.
     let desk = desk.reopen().await;
     let read_all = async |page: usize| {
         let mut last = 0;
@@ -196,7 +196,7 @@ async fn notes_are_kept_apart_from_a_plugins_own_keys_until_a_save_removes_them(
         .await
         .unwrap();
     desk.journal.save_notes("audit", vec![note(2, Some(b"two"))], NoteDurability::PowerLoss).await.unwrap();
-    // In the order in which they were noted, by whoever commits next.
+    // The next commit of any kind stores them, in the order in which they were noted.
     desk.journal.note_later("audit", vec![note(2, Some(b"later")), note(3, Some(b"three"))]);
     desk.journal.save_notes("other", Vec::new(), NoteDurability::ProcessCrash).await.unwrap();
     let desk = desk.reopen().await;
@@ -249,7 +249,7 @@ async fn what_is_owed_is_read_by_parts_and_is_no_letter_until_it_becomes_one() {
     let account = account_at(&desk.place, Some("audit"), "trail").await.unwrap().account.unwrap();
     assert_eq!((account.letters, account.owed), ([].into(), [2, 4, 5].into()));
     desk.assert_sound().await;
-    // One is delivered, one is parked, and one is owed and delivered in the same save.
+    // One save delivers a state, parks one, and delivers one that was owed.
     let save = ProgressSave {
         progress: progress(5, 3, 1),
         revived: vec![2],
@@ -268,7 +268,7 @@ async fn what_is_owed_is_read_by_parts_and_is_no_letter_until_it_becomes_one() {
 async fn dropped_letters_are_left_out_and_those_without_a_state_make_no_list_shorter() {
     let desk = TestJournal::new().await;
     desk.append((1..=6).map(|n| present(&job(n as usize), n)).collect()).await;
-    // Nothing is at positions 7 and 8, as behind retention.
+    // Positions 7 and 8 have no states, as after retention.
     let parked: Vec<_> = [1, 2, 3, 5, 6, 7, 8].map(letter).into();
     let other = DeadLetter { plugin: "other".into(), ..letter(4) };
     desk.journal
@@ -312,13 +312,13 @@ async fn the_newest_order_says_whether_a_plugin_is_paused_and_letters_stay_as_th
     assert_eq!(all.keys().collect::<Vec<_>>(), ["audit", "other"]);
     assert_eq!(all["audit"], paused);
     desk.journal.mark_paused("audit", false, "eve", "moved").await.unwrap();
-    // A replay in between is no order of these.
+    // A replay in between neither pauses nor resumes.
     desk.journal.mark_replaying("audit", &[2], "ann", "again").await.unwrap();
     assert_eq!(desk.journal.plugin_pause("audit").await.unwrap(), None);
     assert!(desk.journal.plugin_pause("other").await.unwrap().is_some());
     let records = desk.journal.replay_records(Some("audit"), u64::MAX, 100).await.unwrap();
-    let told: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
-    assert_eq!(told, [("replay", "ann"), ("resume", "eve"), ("pause", "ann")]);
+    let actions: Vec<_> = records.iter().map(|record| (record.what.as_str(), record.who.as_str())).collect();
+    assert_eq!(actions, [("replay", "ann"), ("resume", "eve"), ("pause", "ann")]);
     let letters = desk.journal.dead_letters("audit").await.unwrap();
     assert_eq!(letters, [DeadLetter { replaying: true, ..letter(2) }]);
     desk.assert_sound().await;
@@ -407,13 +407,13 @@ async fn callers_at_the_same_time_are_all_answered_and_share_one_order() {
     desk.assert_sound().await;
 }
 
-/// Appends that are dropped at any moment; each leaves either all or nothing behind.
+/// Appends are dropped at any moment. Each is stored completely or not at all.
 async fn a_caller_that_goes_away_leaves_the_journal_whole() {
     let desk = TestJournal::new().await;
     for round in 0..150u64 {
         let abandoned = desk.append_soon(round * 2 + 1);
         let mut abandoned = std::pin::pin!(abandoned);
-        // A few polls, each after a yield, so that it is dropped in different places.
+        // The future is polled a few times with yields in between, so that it is dropped at different points.
         for _ in 0..round % 12 {
             if futures::poll!(&mut abandoned).is_ready() {
                 break;
@@ -429,7 +429,7 @@ async fn a_caller_that_goes_away_leaves_the_journal_whole() {
     desk.assert_sound().await;
 }
 
-/// Readings of a whole source that are dropped at any moment: who reads next sees what is there now.
+/// Reads of a whole source are dropped at any moment. The next reader must see the present content.
 async fn a_reader_that_goes_away_leaves_no_old_view_to_others() {
     let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
@@ -472,25 +472,25 @@ async fn newest_wakes_those_who_wait() {
 async fn who_sees_less_than_was_committed_passes_over_nothing() {
     let desk = TestJournal::new().await;
     desk.append((1..=20).map(|n| present(&job(n), n as u64)).collect()).await;
-    // As a copy has it that lags behind.
+    // The same as in a copy that lags.
     desk.run("DELETE FROM @states WHERE seq > 5").await;
     let journal = &desk.journal;
-    let told = [
+    let results = [
         journal.read(0, 100).await.map(drop),
         journal.read_outside(0, 20, 100, &["nobody's".into()]).await.map(drop),
         journal.read_at(&[2, 9]).await.map(drop),
-        // Of one that was handed over from memory.
+        // This document was in memory before.
         journal.document_at(20).await.map(drop),
         journal.document_before(20).await.map(drop),
         journal.present_objects(SOURCE, 0, 100).await.map(drop),
         journal.count(&[SOURCE.into()], 0, 20).await.map(drop),
     ];
-    for told in told {
-        let Err(JournalError::Unavailable(why)) = &told else { panic!("{told:?}") };
+    for result in results {
+        let Err(JournalError::Unavailable(why)) = &result else { panic!("{result:?}") };
         assert!(why.contains("position 20"), "{why}");
     }
     assert_eq!(journal.read(0, 3).await.unwrap().len(), 3);
-    // What is kept in memory needs no reader, until it is let go of.
+    // States in memory need no reader, until they are dropped from it.
     journal.drop_recent_states(19);
     assert_eq!(journal.read(12, 100).await.unwrap().len(), 8);
     journal.drop_recent_states(20);

@@ -4,7 +4,7 @@
 //! with a model that is too simple to be wrong. The contents of tables are not tested: a store may lay them
 //! out as it likes.
 
-// Helpers of tests are tests; the lint knows only the functions that are marked so.
+// Helpers of tests are test code, but the lint recognises only marked functions.
 #![allow(clippy::unwrap_used)]
 
 mod appends;

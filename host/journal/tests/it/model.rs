@@ -12,7 +12,7 @@ use crate::support::{RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of
 
 #[derive(Clone, Debug)]
 enum ModelStep {
-    /// By one of those that share it, where several do.
+    /// An append by one of the replicas that share the journal.
     Append(usize, Vec<(usize, u8, u64)>),
     Reopen,
 }
@@ -41,7 +41,7 @@ fn witnessed((object, change, version): (usize, u8, u64), bases: &HashMap<usize,
 
 #[derive(Default)]
 struct JournalModel {
-    /// Id, late, document, object.
+    /// The id, whether it is late, the document, and the object.
     states: Vec<(String, bool, Bytes, usize)>,
     newest: HashMap<usize, u64>,
     current: BTreeMap<usize, u64>,
@@ -56,7 +56,7 @@ impl JournalModel {
         let stale = version.is_some_and(|version| newest.is_some_and(|newest| version < newest));
         let is_version = matches!(state.change, Change::Present | Change::Left);
         if state.change != Change::Gap {
-            // What is seen decides, but for an older version, or an older end that was known.
+            // The observed state counts, unless it is an older version, or an older end of a known object.
             let heard = if is_version || known { !stale } else { true };
             if heard {
                 match state.change {
@@ -172,7 +172,7 @@ proptest! {
 }
 
 proptest! {
-    // The two share what the others have each: they differ in little.
+    // The two shared stores resemble the others, so few cases suffice.
     #![proptest_config(ProptestConfig { cases: 6, ..ProptestConfig::default() })]
 
     #[test]

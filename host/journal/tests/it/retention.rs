@@ -34,13 +34,13 @@ async fn pass(desk: &TestJournal, spec: &RetentionSpec) -> RetentionReport {
     SourceRetention::new(desk.journal.clone(), SOURCE).run_pass(spec).await.unwrap()
 }
 
-/// Appends, and says that the watch would be resumed behind them.
+/// Appends states, and announces a watch that resumes after them.
 async fn settled(desk: &TestJournal, states: Vec<WitnessedState>, checkpoint: u64) {
     let checkpoint = Some(Version::new(&checkpoint.to_string()));
     desk.journal.append_batch(AppendBatch { checkpoint, ..of(SOURCE, 0, states) }).await.unwrap();
 }
 
-/// `objects` Jobs with `versions` versions each, by turns.
+/// A history of `objects` Jobs with `versions` versions each, interleaved.
 async fn history(desk: &TestJournal, objects: usize, versions: u64) {
     for version in 0..versions {
         let number = |n: usize| version * objects as u64 + n as u64 + 1;
@@ -77,8 +77,8 @@ async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart
     history(&desk, 5, 40).await;
     let asked = TimelineQuery { uid: Some(job(0).uid.clone()), ..TimelineQuery::default() };
     let before = desk.journal.object_timeline(&asked).await.unwrap().states;
-    let told = pass(&desk, &keep(22)).await;
-    assert_eq!((told.states, told.untold), (178, 0));
+    let report = pass(&desk, &keep(22)).await;
+    assert_eq!((report.states, report.untold), (178, 0));
     assert_eq!(kept(&desk).await, (179..=200).collect::<Vec<_>>());
     desk.assert_sound().await;
     let desk = desk.reopen().await;
@@ -90,7 +90,7 @@ async fn the_newest_stay_and_each_is_restored_byte_for_byte_also_after_a_restart
     let after = desk.journal.object_timeline(&asked).await.unwrap().states;
     assert_eq!(after[..], before[before.len() - after.len()..], "the story goes on from where it is kept");
     assert_eq!(desk.journal.count(&[SOURCE.into()], 0, 200).await.unwrap(), 22);
-    // And it goes on to be written.
+    // The journal stays writable.
     history_from(&desk, 201, 30).await;
     desk.assert_sound().await;
     assert_eq!(kept(&desk).await.len(), 52);
@@ -107,15 +107,15 @@ async fn the_newest_state_of_an_object_that_is_there_never_goes_and_one_that_has
     history(&desk, 3, 10).await;
     settled(&desk, vec![state(&job(0), Change::Gone, "100"), state(&job(1), Change::Gone, "")], 100).await;
     settled(&desk, vec![present(&job(3), 101)], 101).await;
-    let told = pass(&desk, &hours(1)).await;
-    // Of Job 2 the newest, and the journal's last.
+    let report = pass(&desk, &hours(1)).await;
+    // Job 2 keeps its newest state, and the journal its last one.
     assert_eq!(kept(&desk).await, [30, 33]);
-    assert_eq!(told.states, 31);
+    assert_eq!(report.states, 31);
     desk.assert_sound().await;
     assert_eq!(rows_of(&desk, "objects").await, 2);
     let warm = desk.journal.load_warm_start(SOURCE).await.unwrap();
     assert_eq!(warm.objects.len(), 2);
-    // It moves on: what was its newest may go now.
+    // Job 2 gets another state, so its former newest one may be removed.
     settled(&desk, vec![present(&job(2), 102), present(&job(3), 103)], 103).await;
     assert_eq!(pass(&desk, &hours(1)).await.states, 2);
     assert_eq!(kept(&desk).await, [34, 35]);
@@ -141,12 +141,12 @@ async fn neither_what_a_plugin_has_not_finished_goes_nor_a_dead_letter() {
         .unwrap();
     pass(&desk, &keep(1)).await;
     let kept_now = kept(&desk).await;
-    // Of the letter's Job, all from the letter on: no story has a hole.
+    // The letter's Job keeps all states from the letter on, so its story has no hole.
     let of_job = |seq: &Seq| *seq >= 20 && seq.is_multiple_of(4);
     let expected: Vec<Seq> = (1..=100).filter(|seq| *seq > 60 || of_job(seq)).collect();
     assert!(kept_now == expected, "{} are kept", kept_now.len());
     desk.assert_sound().await;
-    // Replayed and delivered, it holds nothing any more.
+    // After the replay, the letter holds nothing any more.
     let save = ProgressSave { progress: subscribed(100, 100), revived: vec![20], ..ProgressSave::default() };
     desk.journal.save("audit", save).await.unwrap();
     pass(&desk, &keep(1)).await;
@@ -192,7 +192,7 @@ async fn what_a_plugin_that_was_taken_out_is_owed_stays_for_a_day() {
     history(&desk, 4, 1000).await;
     let progress = |retired_ms| PluginProgress { retired_ms, ..subscribed(4_000, 3_400) };
     let save = |progress| ProgressSave { progress, ..ProgressSave::default() };
-    // They wait behind a retry that was far off when the plugin was taken out.
+    // They wait for a retry that was far off when the plugin was removed.
     let owed = (400..2_800).filter(|seq| seq % 4 == 0).collect::<Vec<Seq>>();
     desk.journal.save("out", ProgressSave { owed, ..save(progress(None)) }).await.unwrap();
     desk.journal.save("there", save(subscribed(4_000, 4_000))).await.unwrap();
@@ -202,21 +202,21 @@ async fn what_a_plugin_that_was_taken_out_is_owed_stays_for_a_day() {
     assert_eq!(kept(&desk).await.first(), Some(&400));
     desk.assert_sound().await;
     desk.journal.save("out", save(progress(Some(now - DAY)))).await.unwrap();
-    let told = pass(&desk, &keep(1)).await;
-    assert_eq!((told.untold, kept(&desk).await), (600, vec![3_997, 3_998, 3_999, 4_000]));
+    let report = pass(&desk, &keep(1)).await;
+    assert_eq!((report.untold, kept(&desk).await), (600, vec![3_997, 3_998, 3_999, 4_000]));
     desk.assert_sound().await;
     assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 600);
     assert_eq!(rows_of(&desk, "letters").await, 0);
     let gaps = desk.journal.all_gaps().await.unwrap();
     let message = "600 states at positions 400 to 2796 that out had not been handed";
     assert!(gaps.len() == 1 && gaps[0].message.ends_with(message), "{gaps:?}");
-    // Put in again, it is owed nothing.
+    // When the plugin is installed again, no states wait for it.
     desk.journal.save("out", save(progress(None))).await.unwrap();
     assert!(desk.journal.owed_states("out", 0, 10).await.unwrap().states.is_empty());
     desk.reopen().await.assert_sound().await;
 }
 
-/// A source that bounds its states by their number alone.
+/// The source bounds its states only by their number.
 async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
     let desk = TestJournal::new().await;
     let poison = |observed_ms| PoisonMessage {
@@ -224,7 +224,7 @@ async fn poison_and_records_of_losses_go_with_the_states_of_their_time() {
         error: "no JSON".into(),
         observed_ms,
     };
-    // The states are of 1,700,000,000,000.
+    // The states were observed at 1,700,000,000,000.
     for (number, observed_ms) in (1..=3).zip([1, 1_600_000_000_000, 1_800_000_000_000]) {
         let batch = of(SOURCE, 0, vec![present(&job(0), number)]);
         desk.journal.append_batch(AppendBatch { poison: vec![poison(observed_ms)], ..batch }).await.unwrap();
@@ -281,7 +281,7 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     assert_eq!(pass(&desk, &keep(1)).await.states, 10);
     let retired = async || desk.journal.plugin_progress("out").await.unwrap().unwrap().retired_ms;
     let since = retired().await.unwrap();
-    // Its day began when it was first missed, also after a restart of the program.
+    // Its day began when it was first missing, and a restart does not change that.
     desk.journal.retire_all_but(&there).await.unwrap();
     assert_eq!(retired().await, Some(since));
     assert_eq!(desk.journal.plugin_progress("there").await.unwrap().unwrap().retired_ms, None);
@@ -290,11 +290,12 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     desk.journal.save("out", save(missed(since - DAY + 60_000))).await.unwrap();
     assert_eq!(pass(&desk, &keep(1)).await.states, 0);
     desk.journal.save("out", save(missed(since - DAY))).await.unwrap();
-    let told = pass(&desk, &keep(1)).await;
-    assert_eq!((told.states, told.untold), (89, 89));
+    let report = pass(&desk, &keep(1)).await;
+    assert_eq!((report.states, report.untold), (89, 89));
     assert_eq!(kept(&desk).await, [100]);
     desk.assert_sound().await;
-    // Put in again, it goes on with what is left, and what went is told as a hole.
+    // When the plugin is installed again, it continues with the remaining states, and the removed ones become
+    // a gap.
     let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(gaps[0].message.contains("89 states at positions 11 to 99 that out"), "{gaps:?}");
     assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["out"], 89);
@@ -303,7 +304,7 @@ async fn a_plugin_that_was_taken_out_holds_what_it_has_not_finished_for_a_day() 
     desk.assert_sound().await;
 }
 
-/// Its component is still compiled, or it waits for its database.
+/// The plugin is still being compiled, or waits for its database.
 async fn a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_the_bounds_of_one_that_lags() {
     let desk = TestJournal::new().await;
     for first in (0..6000).step_by(500) {
@@ -318,15 +319,15 @@ async fn a_plugin_that_waits_for_its_first_start_holds_what_it_is_owed_within_th
     assert_eq!(pass(&desk, &keep(500)).await.states, 0);
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
-    let told = retention.run_pass(&spec).await.unwrap();
-    assert!(told.states > 0 && told.states == told.untold, "{told:?}");
+    let report = retention.run_pass(&spec).await.unwrap();
+    assert!(report.states > 0 && report.states == report.untold, "{report:?}");
     let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(gaps.len() == 1 && gaps[0].message.ends_with("that new had not been handed"), "{gaps:?}");
-    assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["new"], told.untold);
+    assert_eq!(desk.journal.removed_before_delivery().await.unwrap()["new"], report.untold);
     desk.assert_sound().await;
-    // Its manifest now says `now`: it is owed nothing until it starts.
+    // Its manifest now has `now`, so no state waits for it before it starts.
     desk.journal.save("new", noted(PluginProgress::default())).await.unwrap();
-    assert_eq!(pass(&desk, &keep(500)).await.states + told.states, 5500);
+    assert_eq!(pass(&desk, &keep(500)).await.states + report.states, 5500);
     desk.assert_sound().await;
 }
 
@@ -343,16 +344,16 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
     desk.journal.save("stuck", save(100, 100)).await.unwrap();
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
     let mut retention = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(1500);
-    let told = retention.run_pass(&spec).await.unwrap();
+    let report = retention.run_pass(&spec).await.unwrap();
     let kept_now = kept(&desk).await;
-    // In its hands: 1500 and more behind what it read, to the end of a segment.
+    // It holds the states in progress: 1500 and more after those that it read, to the end of a segment.
     let held: Vec<Seq> = (101..=3071).chain(5501..=6000).collect();
     assert!(kept_now == held, "{} are kept", kept_now.len());
     for seq in [3071, 5501, 5507] {
         let expected = crate::support::document(&job(seq as usize % 7), &seq.to_string());
         assert_eq!(desk.journal.document_at(seq).await.unwrap().unwrap_or_default(), expected);
     }
-    assert_eq!((told.states, told.untold), (100 + 5500 - 3071, 5500 - 3071));
+    assert_eq!((report.states, report.untold), (100 + 5500 - 3071, 5500 - 3071));
     desk.assert_sound().await;
     let gaps = desk.journal.all_gaps().await.unwrap();
     assert_eq!(gaps.len(), 1);
@@ -363,7 +364,7 @@ async fn past_cursors_it_takes_what_no_plugin_has_read_and_records_the_gap() {
         desk.journal.removed_before_delivery().await.unwrap(),
         BTreeMap::from([("stuck".into(), 2429)])
     );
-    // It goes on: what it is handed and what was taken adds up.
+    // It continues: delivered and removed states add up.
     desk.journal.save("stuck", save(6000, 6000 - 2429)).await.unwrap();
     desk.assert_sound().await;
     desk.journal.save("stuck", save(6000, 6000)).await.unwrap();
@@ -393,7 +394,7 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
     let gaps = desk.journal.all_gaps().await.unwrap();
     assert!(first > 0 && second > 0 && gaps.len() == 1, "{first} {second} {gaps:?}");
     assert!(gaps[0].message.starts_with(&format!("retention took {} states", first + second)), "{gaps:?}");
-    // It has moved on and stands still once more: that is another loss.
+    // It has moved on and is stuck again, which is another loss.
     desk.journal.save("stuck", save(5000, 5000 - first - second)).await.unwrap();
     for first in (5000..9000).step_by(500) {
         more(first).await;
@@ -403,7 +404,7 @@ async fn the_record_of_what_was_taken_grows_as_long_as_the_plugin_stands_still()
     desk.assert_sound().await;
 }
 
-/// Its cursor went back for a source that was added, and what it had finished before stays finished.
+/// Its cursor went back for an added source. States that it had finished before stay finished.
 async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken() {
     let desk = TestJournal::new().await;
     for first in (0..4000).step_by(500) {
@@ -416,13 +417,14 @@ async fn a_plugin_that_goes_back_for_an_added_source_adds_up_whatever_is_taken()
     desk.journal.save("p", ProgressSave { progress, ..ProgressSave::default() }).await.unwrap();
     desk.assert_sound().await;
     let spec = RetentionSpec { past_cursors: true, ..keep(500) };
-    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10).run_pass(&spec).await.unwrap();
-    assert!(told.states > 1000, "{told:?}");
-    assert!(told.untold > 0 && told.untold <= 500, "it had finished the first 3000: {told:?}");
+    let report =
+        SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(10).run_pass(&spec).await.unwrap();
+    assert!(report.states > 1000, "{report:?}");
+    assert!(report.untold > 0 && report.untold <= 500, "it had finished the first 3000: {report:?}");
     desk.assert_sound().await;
 }
 
-/// The rows of 2,000 deleted Jobs make room for the next: the file does not grow with history.
+/// The rows of 2,000 deleted Jobs are reused, so the file does not grow with the history.
 #[tokio::test]
 async fn what_is_given_back_is_used_again() {
     let desk = TestJournal::new().await;
@@ -443,7 +445,7 @@ async fn what_is_given_back_is_used_again() {
     desk.assert_sound().await;
     assert_eq!(kept(&desk).await.len(), 300);
     assert_eq!(rows_of(&desk, "objects").await, 100);
-    // After the third round it is as large as it stays.
+    // After the third round, the file does not grow any more.
     assert!(sizes[3..].iter().all(|size| *size <= sizes[2]), "{sizes:?} pages");
 }
 
@@ -472,11 +474,11 @@ async fn statuses_owners_and_the_like_go_with_the_last_state_that_needed_them() 
     assert_eq!(retention.run_pass(&hours(1)).await.unwrap().states, 60);
     retention.sweep_shared_rows().await.unwrap();
     desk.assert_sound().await;
-    // Two Jobs, their owner and its controller; of statuses theirs alone.
+    // Two Jobs, their owner and its controller remain. Only their statuses remain, too.
     assert_eq!(rows_of(&desk, "objects").await, 4);
     assert_eq!(rows_of(&desk, "owned").await, 4);
     assert_eq!(rows_of(&desk, "statuses").await, 2);
-    // What comes again is there again, whatever the writer remembers of it.
+    // Returning objects are stored again, whatever the writer remembers.
     settled(&desk, vec![owned(106, 1000, Change::Present, 200)], 200).await;
     desk.assert_sound().await;
     let asked = TimelineQuery { uid: Some(job(1000).uid.clone()), ..TimelineQuery::default() };
@@ -556,7 +558,7 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
     assert!(retention.held_states().is_empty());
     assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 100);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
-    // No segment of it is read before that changes.
+    // Retention reads none of its segments before that changes.
     assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 0);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::Plugin("p".into()), 2390)]));
 
@@ -578,7 +580,8 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
         .save("p", ProgressSave { progress, parked: vec![letter], ..ProgressSave::default() })
         .await
         .unwrap();
-    // All but the letter's, what came after it of its object, and what is within the bounds.
+    // Everything is removed, except the letter's state, later states of its object, and what is within the
+    // bounds.
     assert_eq!(retention.run_pass(&keep(10)).await.unwrap().states, 2390 - 19);
     assert_eq!(retention.held_states(), BTreeMap::from([(RetentionHolder::DeadLetter, 1)]));
     desk.journal.mark_dropped("p", &[2400], "ann", "why").await.unwrap();

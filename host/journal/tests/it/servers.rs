@@ -1,5 +1,5 @@
-//! A journal on a server must bear more than the conformance suite asks: other processes, and a server that
-//! goes away and comes back.
+//! Tests of a journal on a server beyond the conformance suite: other processes, and a server that fails and
+//! returns.
 
 mod formats;
 mod poolers;
@@ -24,7 +24,7 @@ use crate::support::{
     PATIENCE, SOURCE, StoreKind, TestJournal, job, of, on, open_at, options, present, sharing,
 };
 
-/// A journal on the shared server, and what runs statements beside it.
+/// A journal on the shared server, with a connection for further statements.
 struct SharedJournal {
     server: &'static DatabaseServer,
     address: String,
@@ -44,7 +44,7 @@ impl SharedJournal {
         self.server.run(Some(database(&self.address)), statements).unwrap()
     }
 
-    /// The same through something that can fail.
+    /// The same journal over a connection that tests can break.
     async fn behind_a_wire(&self) -> (Arc<TestWire>, JournalLocation) {
         let (user, server) = self.address.split_once('@').unwrap();
         let (server, database) = server.split_once('/').unwrap();
@@ -53,7 +53,7 @@ impl SharedJournal {
         (wire, place)
     }
 
-    /// A session that has done this, and does nothing more.
+    /// A session that has run these statements, and stays idle.
     async fn session(&self, statements: &[&'static str]) -> Box<dyn std::any::Any> {
         if StoreKind::here() == StoreKind::Postgres {
             let mut session = PgConnection::connect(&self.address).await.unwrap();
@@ -69,7 +69,7 @@ impl SharedJournal {
         Box::new(session)
     }
 
-    /// As another replica that writes, for longer than a test takes.
+    /// A transaction of another replica that writes, and lasts longer than the test.
     async fn asks_with_bytes(&self) {
         if StoreKind::here() == StoreKind::Postgres {
             return std::future::pending().await;
@@ -79,7 +79,7 @@ impl SharedJournal {
         asked.execute(&mut session).await.map(drop).unwrap();
     }
 
-    /// Ends all sessions but the one that does it.
+    /// Ends all sessions except the calling one.
     fn end_all(&self) {
         if StoreKind::here() == StoreKind::Postgres {
             self.run(
@@ -90,13 +90,13 @@ impl SharedJournal {
         }
         for session in self.server.sessions().unwrap() {
             if session.database == database(&self.address) {
-                // It may have ended by itself.
+                // The session may have ended by itself.
                 drop(self.server.run(None, &format!("KILL {}", session.id)));
             }
         }
     }
 
-    /// Ends the session that holds the journal's lock, as an operator would who was told how.
+    /// Ends the session that holds the journal's lock, as an operator would.
     fn end_the_writer(&self, how: &str) {
         let statement = how.rsplit_once(" with ").unwrap().1;
         self.run(statement);
@@ -115,7 +115,7 @@ async fn a_second_process_is_told_who_writes_and_what_to_do() {
     let OpenError::Held { holder, how, .. } = error else { panic!("{error}") };
     assert!(holder.contains(&std::process::id().to_string()), "{holder}");
     assert!(text.contains("stop it") && text.contains(&how) && !text.contains("hush"), "{text}");
-    // It was not disturbed.
+    // The first journal was not disturbed.
     first.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     first.close().await.unwrap();
     open_at(&beside.place()).await.close().await.unwrap();
@@ -129,7 +129,8 @@ async fn who_lost_the_journal_to_another_process_stops_writing() {
     beside.end_the_writer(&how);
     let second = open_at(&beside.place()).await;
     second.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
-    // Its session is gone, which passes; then it finds that the journal is another's, which stays.
+    // Its session is lost, which is temporary. Then it finds that another process has the journal, which is
+    // permanent.
     let mut error = first.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await.unwrap_err();
     for _ in 0..10 {
         if matches!(error, JournalError::Fatal(_)) {
@@ -155,7 +156,7 @@ async fn an_epoch_that_another_process_began_is_seen_in_the_next_transaction() {
     assert_eq!(beside.run("SELECT count(*) FROM kw_states").trim(), "1");
 }
 
-/// Tries until it is told what is so: a session that was ended says less.
+/// Retries until the final error: the error of an ended session has fewer details.
 async fn told_of_the_loss(journal: &Journal) -> String {
     for _ in 0..10 {
         let error = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap_err();
@@ -196,7 +197,7 @@ async fn an_older_copy_that_is_put_in_a_journals_place_is_not_told_to_have_all()
     assert!(text.contains("an older copy") && !text.contains("nothing"), "{text}");
 }
 
-/// As a standby server that takes over without the newest commits.
+/// The state of a standby server that takes over without the newest commits.
 struct StandbyCopy<'b>(&'b SharedJournal);
 
 impl<'b> StandbyCopy<'b> {
@@ -247,11 +248,11 @@ async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks()
                 _ => journal.save("audit", ProgressSave::default()).await.unwrap(),
             }
             standby.take_over();
-            let told = match looks {
+            let result = match looks {
                 true => journal.await_earlier_writes().await,
                 false => journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
             };
-            let Err(JournalError::Fatal(text)) = told else { panic!("{lost}: {told:?}") };
+            let Err(JournalError::Fatal(text)) = result else { panic!("{lost}: {result:?}") };
             assert!(
                 text.contains("commits of the journal are gone") && text.contains("Start again"),
                 "{text}"
@@ -261,7 +262,7 @@ async fn a_commit_that_is_lost_is_noticed_with_the_next_write_and_by_who_looks()
     }
 }
 
-/// All sessions end with the server that was before, and another process may write first.
+/// All sessions end with the former server, and another process may write first.
 async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
     let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
@@ -277,16 +278,16 @@ async fn a_lost_commit_is_noticed_after_another_process_has_written_more() {
     for version in 3..10 {
         three.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.unwrap();
     }
-    let mut told = one.await_earlier_writes().await;
-    while matches!(told, Err(JournalError::Unavailable(_))) {
-        told = one.await_earlier_writes().await;
+    let mut result = one.await_earlier_writes().await;
+    while matches!(result, Err(JournalError::Unavailable(_))) {
+        result = one.await_earlier_writes().await;
     }
-    let Err(JournalError::Fatal(text)) = told else { panic!("{told:?}") };
+    let Err(JournalError::Fatal(text)) = result else { panic!("{result:?}") };
     assert!(text.contains("commits of the journal are gone"), "{text}");
     three.append_batch(of(SOURCE, 0, vec![present(&job(1), 10)])).await.unwrap();
 }
 
-/// A session that reads may be led to a copy that lags: that has no part in what a plugin goes on from.
+/// A session for reads may reach a copy that lags, so a plugin's progress is never read from there.
 async fn what_a_plugin_left_is_read_where_it_is_written() {
     let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
@@ -300,7 +301,7 @@ async fn what_a_plugin_left_is_read_where_it_is_written() {
     assert_eq!(journal.plugin_progress("audit").await.unwrap(), Some(progress));
     assert_eq!(journal.plugin_kv("audit").await.unwrap(), [("k".to_owned(), b"v".to_vec())]);
     assert_eq!(journal.dead_letters("audit").await.unwrap(), []);
-    // Whose journal is gone is told so, and not what was left of it.
+    // An error reports that the journal is gone, and no remains of it are read.
     beside.run("DELETE FROM kw_journal");
     assert!(matches!(journal.plugin_progress("audit").await, Err(JournalError::Fatal(_))));
 }
@@ -310,7 +311,7 @@ async fn a_database_without_a_journal_is_not_verified_and_not_written_to() {
     let error = verify_at(&beside.place()).await.unwrap_err();
     assert!(matches!(error, OpenError::Unavailable { .. }), "{error}");
     let tables = beside.run("SELECT count(*) FROM information_schema.tables WHERE table_name LIKE 'kw%'");
-    // Other tests' databases are seen from this one in MySQL, where a schema is a database.
+    // In MySQL, where a schema is a database, this user sees the databases of other tests.
     if StoreKind::here() == StoreKind::Postgres {
         assert_eq!(tables.trim(), "0");
     }
@@ -325,7 +326,7 @@ async fn nobody_there_is_an_error_that_may_pass_and_is_told_without_the_password
     assert!(text.contains("127.0.0.1:1/none") && !text.contains("hush"), "{text}");
 }
 
-/// Its machine or the way to it may be gone, and no packet tells.
+/// The machine or the network may be gone without any packet that reports it.
 async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
     let beside = SharedJournal::new();
     let (wire, place) = beside.behind_a_wire().await;
@@ -343,7 +344,7 @@ async fn a_server_that_says_nothing_any_more_is_not_waited_for_for_ever() {
     }
 }
 
-/// An error that only a person can mend is reported at once, with the remedy; waiting would hide it.
+/// An error that only a person can correct is reported at once, with the remedy; waiting would hide it.
 async fn a_server_that_refuses_is_told_from_one_that_is_away() {
     let beside = SharedJournal::new();
     let name = database(&beside.address);
@@ -354,11 +355,11 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
         (format!("{scheme}://{user}:wrong-word@{at}"), "correct the user or the password"),
         (format!("{scheme}://{login}@{}", at.replace(name, "none")), "make the database"),
     ];
-    // PostgreSQL waits for the client to speak first, so that it looks like nobody to one of MySQL.
+    // PostgreSQL waits for the client's first message, so a MySQL client finds nobody.
     if StoreKind::here() != StoreKind::Postgres {
         wrong.push((format!("postgres://{login}@{at}"), "host and port"));
     }
-    // Who was never let in is asked for the password itself, and that is told over TLS alone.
+    // MySQL asks a user's first connection for the password itself, which is sent over TLS only.
     if StoreKind::here() == StoreKind::Mysql {
         let fresh = format!("fresh_{name}");
         beside.run(&format!("CREATE USER {fresh}@'127.0.0.1' IDENTIFIED BY 'wrong-word'"));
@@ -367,7 +368,7 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
             "`ssl-mode=DISABLED` out of",
         ));
     }
-    // Who may read and write there, and make nothing.
+    // A user who may read and write, but create nothing.
     let poor = match StoreKind::here() {
         StoreKind::Postgres => {
             "CREATE USER poor_NAME PASSWORD 'wrong-word'; REVOKE CREATE ON SCHEMA public FROM PUBLIC"
@@ -385,7 +386,7 @@ async fn a_server_that_refuses_is_told_from_one_that_is_away() {
         let text = error.to_string();
         assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
         assert!(text.contains(remedy) && !text.contains("wrong-word"), "{text}");
-        // To read what is there needs less.
+        // Reading an existing journal needs fewer rights.
         if remedy != "grant that user the right" {
             let error = verify_at(&place).await.unwrap_err();
             assert!(matches!(&error, OpenError::Refused { .. }), "{error:?}");
@@ -410,7 +411,7 @@ async fn damage_is_found_under_its_code() {
         (code::COMPLETENESS, "DELETE FROM kw_letters"),
         (code::LETTER, "UPDATE kw_letters SET seq = 5000"),
     ];
-    // In one journal, one after the other, each undone.
+    // All cases use one journal, one after the other, and each is undone.
     let desk = sound().await;
     for (expected, statement) in planted {
         let name = desk.place.to_string();
@@ -429,7 +430,8 @@ async fn damage_is_found_under_its_code() {
     }
 }
 
-/// As an operator may have set them for everybody: transactions that nobody begins, answers that are cut.
+/// Settings that an operator may have made for all sessions: transactions without a beginning, and truncated
+/// answers.
 async fn a_servers_own_defaults_change_nothing() {
     let defaults = match StoreKind::here() {
         StoreKind::Postgres => "ALTER ROLE ALL SET default_transaction_isolation = 'serializable'",
@@ -448,7 +450,7 @@ async fn a_servers_own_defaults_change_nothing() {
     journal.close().await.unwrap();
 }
 
-/// A server of its own, with a journal in it.
+/// A separate server with a journal.
 async fn own() -> Option<(DatabaseServer, JournalLocation, Journal)> {
     own_with("SELECT 1").await
 }
@@ -462,7 +464,7 @@ async fn own_with(first: &str) -> Option<(DatabaseServer, JournalLocation, Journ
     Some((server, place, journal))
 }
 
-/// Tries until it is durable, as the watch does.
+/// Retries until the state is durable, as the watch does.
 async fn until_durable(journal: &Journal, version: u64) -> Seq {
     let tried = async {
         loop {
@@ -515,8 +517,8 @@ async fn nothing_is_read_on_a_server_that_takes_no_writes() {
         server.stop().unwrap();
         server.start_again().unwrap();
     }
-    let told = journal.all_gaps().await.unwrap_err();
-    assert!(matches!(&told, JournalError::Unavailable(why) if why.contains("takes no writes")), "{told}");
+    let error = journal.all_gaps().await.unwrap_err();
+    assert!(matches!(&error, JournalError::Unavailable(why) if why.contains("takes no writes")), "{error}");
     server.run(None, leader).unwrap();
     until_durable(&journal, 2).await;
     assert_eq!(journal.all_gaps().await.unwrap(), []);
@@ -524,7 +526,7 @@ async fn nothing_is_read_on_a_server_that_takes_no_writes() {
     assert!(verify_at(&place).await.unwrap().ok);
 }
 
-/// The one that writes is killed by the server again and again while others write through it.
+/// The server ends the writer's session again and again while others write through it.
 async fn sessions_that_are_ended_under_load_leave_every_state_once() {
     let beside = SharedJournal::new();
     let journal = open_at(&beside.place()).await;
@@ -600,7 +602,7 @@ on_servers!(
     a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone,
 );
 
-/// By itself MySQL would go on for a day to tell what it told first.
+/// By default MySQL would report a cached size for a day.
 #[tokio::test]
 async fn what_a_journal_in_mysql_takes_is_asked_for_anew_each_time() {
     on(StoreKind::Mysql, "servers::what_a_journal_in_mysql_takes_is_asked_for_anew_each_time", async {
@@ -609,7 +611,7 @@ async fn what_a_journal_in_mysql_takes_is_asked_for_anew_each_time() {
         let journal = open_at(&beside.place()).await;
         let bytes = async || journal.journal_stats().await.unwrap().bytes;
         let before = bytes().await;
-        // What its background work would do by and by.
+        // The effect of its background work.
         beside.run(&format!(
             "UPDATE mysql.innodb_table_stats SET clustered_index_size = {PAGES} \
              WHERE database_name = database() AND table_name = 'kw_states'; FLUSH TABLE kw_states"

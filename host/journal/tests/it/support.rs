@@ -1,4 +1,4 @@
-//! States made by hand, and the stores that they are journaled in.
+//! States for tests, and the stores in which they are journaled.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ tokio::task_local! {
 }
 
 impl StoreKind {
-    /// The folder of the calling test.
+    /// The store on which the calling test runs.
     pub fn here() -> Self {
         KIND.try_with(|kind| *kind).unwrap_or(Self::Sqlite)
     }
@@ -53,13 +53,13 @@ impl StoreKind {
         }
     }
 
-    /// `None` where no server is needed, or where there is none.
+    /// `None` if the store needs no server, or none is available.
     pub fn server(self) -> Option<&'static DatabaseServer> {
         shared_server(self.service()?, "the journal's conformance")
     }
 }
 
-/// Runs a test's body on a store; where there is none to be had, the test is counted as skipped.
+/// Runs a test's body on a store. If the store is not available, the test counts as skipped.
 pub async fn on(kind: StoreKind, test: &str, body: impl Future<Output = ()>) {
     match kind.service() {
         Some(service) if !service.is_installed() => skip(test, &format!("{service} is not installed")),
@@ -67,7 +67,7 @@ pub async fn on(kind: StoreKind, test: &str, body: impl Future<Output = ()>) {
     }
 }
 
-/// Each of these, which are async functions, is a test on every store.
+/// Makes each of these async functions a test on every store.
 macro_rules! on_every_store {
     ($($test:ident),* $(,)?) => {
         on_every_store!(@on sqlite, Sqlite, $($test),*);
@@ -87,7 +87,7 @@ macro_rules! on_every_store {
 }
 pub(crate) use on_every_store;
 
-/// A journal of a test's own.
+/// A journal for a single test.
 pub struct TestJournal {
     pub folder: TempDir,
     pub place: JournalLocation,
@@ -119,7 +119,7 @@ impl TestJournal {
         self.folder.path().join("journal.db")
     }
 
-    /// Closed and opened again, as another process would.
+    /// Closes the journal and opens it again, as another process would.
     pub async fn reopen(self) -> Self {
         self.journal.close().await.unwrap();
         let Self { folder, place, .. } = self;
@@ -127,14 +127,14 @@ impl TestJournal {
         Self { folder, place, journal }
     }
 
-    /// On the server that the journal is on.
+    /// Runs a statement on the journal's server.
     fn on_server(&self, sql: &str) -> Option<String> {
         let place = self.place.to_string();
         let server = StoreKind::here().server()?;
         Some(server.run(place.rsplit('/').next(), sql).unwrap().trim().to_owned())
     }
 
-    /// The one answer to a question about the store's own rows.
+    /// Returns the single answer to a query about the store's own rows.
     pub async fn ask(&self, sql: &str) -> String {
         if let Some(answer) = self.on_server(sql) {
             return answer;
@@ -147,7 +147,7 @@ impl TestJournal {
         answer
     }
 
-    /// Changes rows behind the journal's back; `@` stands before the names of its tables.
+    /// Changes rows directly in the store. `@` stands for the prefix of its tables.
     pub async fn run(&self, sql: &str) {
         let sql = sql.replace('@', StoreKind::here().prefix());
         if self.on_server(&sql).is_some() {
@@ -194,12 +194,12 @@ pub async fn open_at(place: &JournalLocation) -> Journal {
     Journal::open_at(place, options()).await.unwrap()
 }
 
-/// Little is kept in memory, so that reads reach the disk.
+/// Options with little memory, so that reads reach the disk.
 pub fn options() -> JournalOptions {
     JournalOptions { recent: 8, ..JournalOptions::default() }
 }
 
-/// With others that elect by the same Lease.
+/// The options of a process that shares the journal with others, which elect by the same Lease.
 pub fn sharing(name: &str) -> JournalOptions {
     let sharing = ReplicaSharing { name: name.into(), lease: "kubewitness/election of cluster 1".into() };
     JournalOptions { sharing: Some(sharing), ..options() }
@@ -224,7 +224,7 @@ pub fn status(phase: &str) -> Arc<Status> {
     Arc::new(Status { phase: phase.into(), total: 1, ..Status::default() })
 }
 
-/// About 1 KB, of which little changes from one version to the next.
+/// A document of about 1 KB, which changes little from one version to the next.
 pub fn document(object: &ObjectRef, version: &str) -> Bytes {
     let ObjectRef { namespace, name, uid, .. } = object;
     let filler: String = (0..40).map(|n| format!("\"field-{n}\":\"{}\",", n * 7919 % 1000)).collect();
@@ -289,8 +289,8 @@ pub fn gap(object: &Arc<ObjectRef>, after: &str, before: &str) -> WitnessedState
     state
 }
 
-/// The objects of a random history. Nobody comes back under a uid, or ends before a version that it has,
-/// and a gap lacks no version that was told.
+/// The objects of a random history. No uid returns after its end, an end has the newest version, and a gap
+/// contains no reported version.
 #[derive(Default)]
 pub struct RandomHistory {
     ends: HashMap<usize, u64>,
@@ -298,8 +298,8 @@ pub struct RandomHistory {
 }
 
 impl RandomHistory {
-    /// Whether a watch could tell this: object, change (0: its end, with an even version or none; 2: a
-    /// gap; otherwise a version of it) and version.
+    /// Whether a watch could report this change of an object (0: its end, with an even version or none; 2: a
+    /// gap; otherwise a version of it).
     pub fn may_come(&mut self, (object, change, version): (usize, u8, u64)) -> bool {
         let told = self.told.entry(object).or_default();
         match change {

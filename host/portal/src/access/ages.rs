@@ -6,18 +6,19 @@ use std::sync::{Mutex, PoisonError};
 use kubewitness_core::views::{TimelineQuery, ViewError, Views};
 use kubewitness_core::{Change, ObjectRef, Seq};
 
-/// A uid and a number each. If there are more, the map is cleared and read again.
-const KEPT: usize = 16_384;
+/// The most objects whose creation time is cached. If there are more, the map is cleared and filled again.
+const MOST_CREATION_TIMES: usize = 16_384;
 /// How many states of an object are searched for one with a document, and how many documents are read. Every
 /// document from the server contains the creation time.
-const STATES: usize = 64;
-const DOCUMENTS: usize = 4;
+const STATES_SEARCHED: usize = 64;
+const DOCUMENTS_READ: usize = 4;
 
 #[derive(Default)]
 pub(crate) struct NamespaceAges(Mutex<HashMap<String, u64>>);
 
 impl NamespaceAges {
-    /// `None` if no document of the object exists any more. `seq` is one of its states, if one is known.
+    /// The creation time of an object. `None` if no document of it exists any more. `seq` is one of its
+    /// states, if one is known.
     pub(crate) async fn created_ms(
         &self,
         views: &dyn Views,
@@ -36,7 +37,7 @@ impl NamespaceAges {
         }
         if let Some(created) = found {
             let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if kept.len() >= KEPT {
+            if kept.len() >= MOST_CREATION_TIMES {
                 kept.clear();
             }
             kept.insert(object.uid.clone(), created);
@@ -46,10 +47,11 @@ impl NamespaceAges {
 }
 
 async fn find_created_ms(views: &dyn Views, uid: &str) -> Result<Option<u64>, ViewError> {
-    let query = TimelineQuery { uid: Some(uid.into()), limit: Some(STATES), ..TimelineQuery::default() };
+    let query =
+        TimelineQuery { uid: Some(uid.into()), limit: Some(STATES_SEARCHED), ..TimelineQuery::default() };
     let story = views.raw_story(&query).await?;
     let present = story.states.iter().filter(|state| state.change() == Change::Present);
-    for state in present.take(DOCUMENTS) {
+    for state in present.take(DOCUMENTS_READ) {
         if let Some(created) = views.created_ms(state.seq()).await? {
             return Ok(Some(created));
         }

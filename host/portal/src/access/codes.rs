@@ -15,10 +15,11 @@ use super::{PersonDigest, party_of, sha256};
 
 /// A browser starts within seconds, but a person may have to copy the address.
 pub(crate) const GOOD_FOR: Duration = Duration::from_secs(60);
-/// A token has one code at most; a new one replaces it.
-const MOST: usize = 1024;
-/// The same for one party, whose oldest code makes room, so that it keeps nobody else from signing in.
-const OF_ONE: usize = 64;
+/// The most valid codes. A token has one at most; a new one replaces it.
+const MOST_CODES: usize = 1024;
+/// The most codes of one party. A further one replaces the party's oldest, so that no party keeps others from
+/// signing in.
+const CODES_OF_ONE_PARTY: usize = 64;
 const CODE_BYTES: usize = 32;
 
 struct LoginCode {
@@ -39,7 +40,8 @@ impl LoginCodes {
         Self { random: SystemRandom::new(), given: Mutex::default() }
     }
 
-    /// `None` if too many people ask at once, or the machine has no random numbers.
+    /// A new code for a token. `None` if too many people ask at once, or if the machine has no random
+    /// numbers.
     pub(crate) fn issue_code(&self, token: &str, user: &str) -> Option<String> {
         let mut code = [0; CODE_BYTES];
         self.random.fill(&mut code).ok()?;
@@ -47,7 +49,7 @@ impl LoginCodes {
         let mut given = self.lock_fresh();
         let (owner, party) = (sha256(token.as_bytes()), party_of(user));
         make_room(&mut given, &owner, party);
-        if given.len() >= MOST && !given.contains_key(&owner) {
+        if given.len() >= MOST_CODES && !given.contains_key(&owner) {
             return None;
         }
         let until = Instant::now() + GOOD_FOR;
@@ -56,14 +58,14 @@ impl LoginCodes {
         Some(code)
     }
 
-    /// The token of the code, which becomes invalid.
+    /// Returns the token of a code, and makes the code invalid.
     pub(crate) fn redeem_code(&self, code: &str) -> Option<String> {
         let mut given = self.lock_fresh();
         let owner = owner_of(&given, code)?;
         given.remove(&owner).map(|known| known.token)
     }
 
-    /// The token of the code, which stays valid.
+    /// Returns the token of a code, which stays valid.
     pub(crate) fn token_of(&self, code: &str) -> Option<String> {
         let given = self.lock_fresh();
         let owner = owner_of(&given, code)?;
@@ -81,7 +83,7 @@ impl LoginCodes {
 /// Makes room for a code of this owner, if the party has its maximum.
 fn make_room(given: &mut HashMap<PersonDigest, LoginCode>, owner: &PersonDigest, party: &str) {
     let theirs = given.iter().filter(|(known, code)| *known != owner && code.party == party);
-    if theirs.clone().count() >= OF_ONE
+    if theirs.clone().count() >= CODES_OF_ONE_PARTY
         && let Some(oldest) = theirs.min_by_key(|(_, code)| code.until).map(|(known, _)| *known)
     {
         given.remove(&oldest);
@@ -117,7 +119,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn no_more_codes_are_kept_than_there_is_room_for() {
         let codes = LoginCodes::new();
-        for number in 0..MOST {
+        for number in 0..MOST_CODES {
             assert!(codes.issue_code(&number.to_string(), &number.to_string()).is_some());
         }
         assert!(codes.issue_code("one more", "eve").is_none());
@@ -129,12 +131,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_service_accounts_of_a_namespace_leave_room_to_others() {
         let codes = LoginCodes::new();
-        for number in 0..MOST * 2 {
+        for number in 0..MOST_CODES * 2 {
             let user = format!("system:serviceaccount:team-vision:robot-{number}");
             assert!(codes.issue_code(&number.to_string(), &user).is_some());
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!(codes.lock_fresh().len(), OF_ONE);
+        assert_eq!(codes.lock_fresh().len(), CODES_OF_ONE_PARTY);
         assert!(codes.issue_code("one more", "system:serviceaccount:team-speech:robot").is_some());
     }
 }

@@ -21,21 +21,21 @@ use super::session::{LIFETIME, PERSON_BYTES, PortalSession, SessionId};
 
 /// How many ended sessions are remembered individually. If there are more, all sessions that expire no later
 /// than the first of them count as ended.
-const MOST: usize = 10_000;
-/// The same for one person, so that only their own sessions are affected: nobody can sign others out by
-/// signing in and out.
-const OF_ONE: usize = 100;
+const MOST_ENDED: usize = 10_000;
+/// How many of them one person has. If there are more, only that person's sessions are affected: nobody signs
+/// others out by signing in and out.
+const ENDED_OF_ONE_PERSON: usize = 100;
 /// The size limit of the file: room for the most lines, and some more.
-const BYTES: u64 = 1 << 20;
+const FILE_BYTES: u64 = 1 << 20;
 
 type SessionIds = BTreeMap<SessionId, u64>;
 
-/// No session has this id, because ids are random.
-const EVERY: SessionId = [0; 16];
+/// The id that stands for every session. No session has it, because ids are random.
+const EVERY_SESSION: SessionId = [0; 16];
 
 /// The id that stands for every session of this id's person.
 fn every_of(id: &SessionId) -> SessionId {
-    let mut every = EVERY;
+    let mut every = EVERY_SESSION;
     every[..PERSON_BYTES].copy_from_slice(&id[..PERSON_BYTES]);
     every
 }
@@ -60,17 +60,17 @@ impl EndedSessions {
     pub async fn open(file: &Path) -> io::Result<Self> {
         let path = file.to_owned();
         let read = files::run_within_limit(file, files::ANSWER, move || {
-            let there = files::look(&path)?.is_some();
-            if there { parse(&files::text(&path, BYTES)?) } else { Ok(SessionIds::new()) }
+            let exists = files::look(&path)?.is_some();
+            if exists { parse(&files::text(&path, FILE_BYTES)?) } else { Ok(SessionIds::new()) }
         });
         let ids = Mutex::new(read.await?);
         Ok(Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() })))
     }
 
-    /// Used if the file can't be read: everybody has to sign in again.
+    /// For a file that can't be read: every session counts as ended, so everybody has to sign in again.
     pub async fn all_ended(file: &Path, now_ms: u64) -> (Self, io::Result<()>) {
         let until_ms = now_ms.saturating_add(LIFETIME.as_millis() as u64);
-        let ids = Mutex::new(SessionIds::from([(EVERY, until_ms)]));
+        let ids = Mutex::new(SessionIds::from([(EVERY_SESSION, until_ms)]));
         let every = Self(Arc::new(EndedInner { file: Some(file.to_owned()), ids, ..EndedInner::default() }));
         let written = every.write().await;
         (every, written)
@@ -80,11 +80,11 @@ impl EndedSessions {
         let ids = self.lock_ids();
         let is_among =
             |every: SessionId| ids.get(&every).is_some_and(|until_ms| session.ends_ms <= *until_ms);
-        ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY)
+        ids.contains_key(&session.id) || is_among(every_of(&session.id)) || is_among(EVERY_SESSION)
     }
 
     /// Returns once this session has ended.
-    pub(super) async fn until_it_has(&self, session: &PortalSession) {
+    pub(super) async fn await_end_of(&self, session: &PortalSession) {
         loop {
             let news = self.0.news.notified();
             tokio::pin!(news);
@@ -97,13 +97,13 @@ impl EndedSessions {
         }
     }
 
-    /// In force from now on, and after a restart as soon as this returns.
+    /// Ends a session at once, and for later processes as soon as this returns.
     pub(super) async fn add(&self, session: &PortalSession, now_ms: u64) -> io::Result<()> {
         {
             let mut ids = self.lock_ids();
             ids.retain(|_, ends_ms| now_ms < *ends_ms);
             ids.insert(session.id, session.ends_ms);
-            make_room(&mut ids, MOST);
+            make_room(&mut ids, MOST_ENDED);
         }
         self.0.news.notify_waiters();
         self.write().await
@@ -121,7 +121,7 @@ impl EndedSessions {
                 is_news |= *known < *ends_ms;
                 *known = (*known).max(*ends_ms);
             }
-            make_room(&mut ids, MOST);
+            make_room(&mut ids, MOST_ENDED);
             let is_more = ids.iter().any(|(id, ends_ms)| theirs.get(id).is_none_or(|known| known < ends_ms));
             (is_news, is_more.then(|| text(&ids)))
         };
@@ -153,10 +153,11 @@ fn make_room(ids: &mut SessionIds, most: usize) {
         *of_each.entry(every_of(id)).or_default() += 1;
     }
     for (every, count) in of_each {
-        (OF_ONE..count).for_each(|_| fold_first_expiring(ids, every, |id| every_of(id) == every));
+        (ENDED_OF_ONE_PERSON..count)
+            .for_each(|_| fold_first_expiring(ids, every, |id| every_of(id) == every));
     }
     while ids.len() > most {
-        fold_first_expiring(ids, EVERY, |_| true);
+        fold_first_expiring(ids, EVERY_SESSION, |_| true);
     }
 }
 
@@ -206,16 +207,16 @@ mod tests {
     async fn who_signs_in_and_out_again_and_again_ends_no_session_of_another_person() {
         let (ended, twin) = (EndedSessions::default(), EndedSessions::default());
         let others = session(2, NOW + 10);
-        for number in 1..=MOST as u64 + 100 {
+        for number in 1..=MOST_ENDED as u64 + 100 {
             ended.add(&session_of(1, number, NOW + 1_000 + number), NOW).await.unwrap();
         }
-        assert!(ended.lock_ids().len() <= OF_ONE + 1);
-        let told = text(&ended.lock_ids());
-        twin.merge_with_others(&told, NOW).await.unwrap();
+        assert!(ended.lock_ids().len() <= ENDED_OF_ONE_PERSON + 1);
+        let listed = text(&ended.lock_ids());
+        twin.merge_with_others(&listed, NOW).await.unwrap();
         for ended in [&ended, &twin] {
             assert!(!ended.is_ended(&others), "the other goes on");
             assert!(ended.is_ended(&session_of(1, 1, NOW + 1_001)), "what has made room is not forgotten");
-            assert!(ended.is_ended(&session_of(1, MOST as u64, NOW + 1_000 + MOST as u64)));
+            assert!(ended.is_ended(&session_of(1, MOST_ENDED as u64, NOW + 1_000 + MOST_ENDED as u64)));
             assert!(!ended.is_ended(&session_of(1, u64::MAX, NOW + 1_000_000)), "a new one goes on");
         }
     }
@@ -241,12 +242,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ended-sessions");
         let full: SessionIds =
-            (1..=MOST as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
+            (1..=MOST_ENDED as u64).map(|number| (session(number, 0).id, NOW + 10 + number)).collect();
         std::fs::write(&file, text(&full)).unwrap();
-        assert!(std::fs::metadata(&file).unwrap().len() < BYTES);
+        assert!(std::fs::metadata(&file).unwrap().len() < FILE_BYTES);
         let ended = EndedSessions::open(&file).await.unwrap();
         ended.add(&session(u64::MAX, NOW + 1_000_000), NOW).await.unwrap();
-        assert!(ended.lock_ids().len() <= MOST);
+        assert!(ended.lock_ids().len() <= MOST_ENDED);
         let read = EndedSessions::open(&file).await.unwrap();
         for ended in [&ended, &read] {
             assert!(ended.is_ended(&session(1, NOW + 11)), "what has made room is not forgotten");
@@ -266,8 +267,8 @@ mod tests {
         assert_eq!(other.merge_with_others("", NOW).await.unwrap(), None, "there is nothing to tell");
         one.add(&session(1, NOW + 10), NOW).await.unwrap();
         other.add(&session(2, NOW + 20), NOW).await.unwrap();
-        let told = one.merge_with_others("", NOW).await.unwrap().unwrap();
-        let both = other.merge_with_others(&told, NOW).await.unwrap().unwrap();
+        let merged = one.merge_with_others("", NOW).await.unwrap().unwrap();
+        let both = other.merge_with_others(&merged, NOW).await.unwrap().unwrap();
         assert!(other.is_ended(&session(1, NOW + 10)));
         assert!(
             EndedSessions::open(&file).await.unwrap().is_ended(&session(1, NOW + 10)),
@@ -282,11 +283,11 @@ mod tests {
         );
         assert_eq!(one.lock_ids().len(), 1);
         assert!(one.merge_with_others("garbage", NOW).await.is_err());
-        let others = 3..MOST as u64 + 3;
+        let others = 3..MOST_ENDED as u64 + 3;
         let full: SessionIds = others.map(|number| (session(number, 0).id, NOW + 1000 + number)).collect();
         let more = one.merge_with_others(&text(&full), NOW + 15).await.unwrap().unwrap();
         assert!(
-            more.lines().count() <= MOST && one.is_ended(&session(2, NOW + 20)),
+            more.lines().count() <= MOST_ENDED && one.is_ended(&session(2, NOW + 20)),
             "nobody's log-out is undone"
         );
         assert_eq!(one.merge_with_others(&more, NOW + 15).await.unwrap(), None);
@@ -302,7 +303,7 @@ mod tests {
             std::fs::write(&file, damaged).unwrap();
             assert!(EndedSessions::open(&file).await.is_err(), "{damaged}");
         }
-        std::fs::write(&file, vec![b'0'; BYTES as usize + 1]).unwrap();
+        std::fs::write(&file, vec![b'0'; FILE_BYTES as usize + 1]).unwrap();
         assert!(EndedSessions::open(&file).await.is_err());
         let lifetime = LIFETIME.as_millis() as u64;
         let (every, written) = EndedSessions::all_ended(&file, NOW).await;

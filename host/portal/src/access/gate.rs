@@ -19,7 +19,7 @@ use crate::serve::RequestConnection;
 pub(crate) const LOGIN: &str = "/login";
 pub(crate) const LOGOUT: &str = "/logout";
 pub(crate) const ONCE: &str = "/login/once";
-/// An address of the portal with a selector fits.
+/// Room for an address of the portal with a selector.
 const NEXT_BYTES: usize = 2048;
 const TOKEN_FROM: &str = "Send a token as `Authorization: Bearer TOKEN`: `kubectl create token NAME -n NAMESPACE \
      --audience kubewitness.dev` makes one for a service account.";
@@ -79,8 +79,8 @@ impl RequestGate {
         let person = |known: Arc<KnownPerson>, proof| ViewerPerson { control: control.clone(), known, proof };
         let trusted = control.options.trusted_proxy.as_ref();
         match trusted.map_or(Ok(None), |trusted| proxy::person_from_proxy(trusted, headers)) {
-            Ok(Some(said)) => {
-                return Ok(Some(person(Arc::new(KnownPerson::new(said)), IdentityProof::Proxy)));
+            Ok(Some(claimed)) => {
+                return Ok(Some(person(Arc::new(KnownPerson::new(claimed)), IdentityProof::Proxy)));
             }
             Err(proxy::UnclearProxy) => return Ok(None),
             Ok(None) => {}
@@ -182,7 +182,7 @@ fn comes_from_elsewhere(headers: &HeaderMap) -> bool {
     matches!(site, Some("cross-site" | "same-site"))
 }
 
-/// The browser then goes there from one of our pages, and so sends the cookie if it has one. The sign-in page
+/// Redirects the browser from one of our pages, so that it sends the cookie if it has one. The sign-in page
 /// redirects people who are signed in to where they wanted to go.
 fn from_here(address: &str) -> Response {
     let content = html! {

@@ -55,17 +55,16 @@ const NAMESPACES: usize = 8192;
 const TOKEN_REVIEWS: usize = 16;
 const KNOWN_TOKEN_REVIEWS: usize = 16;
 const RIGHT_REVIEWS: usize = 32;
-/// How many of these one person may have at once, or the service accounts of one namespace: a list over many
-/// namespaces needs one for each.
+/// How many of these one party may have at once: a list over many namespaces needs one for each.
 const RIGHT_REVIEWS_OF_ONE: usize = 8;
-/// Concurrent requests of one party. Those that wait for its own share count, and each holds a connection
-/// that others would need: a browser opens six.
+/// Concurrent requests of one party. Requests that wait for a review count, and each holds a connection that
+/// others would need: a browser opens six.
 const REQUESTS_OF_ONE: usize = 16;
 /// New tokens that are reviewed or wait for a review. The API server answers in milliseconds, so more of them
 /// are a flood.
 const UNKNOWN_TOKENS: usize = TOKEN_REVIEWS + 64;
-/// The limit for a review, with the wait for its place. A healthy API server takes milliseconds.
-const REVIEW: Duration = Duration::from_secs(5);
+/// The limit for a review, including the wait for its place. A healthy API server takes milliseconds.
+const REVIEW_TIME: Duration = Duration::from_secs(5);
 
 /// How often missing answers are logged while they last.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -150,7 +149,7 @@ pub struct AccessControl {
     right_shares: PartyShares<Arc<str>>,
     request_shares: PartyShares<Arc<str>>,
     /// When a missing answer was last logged.
-    told: Mutex<Option<Instant>>,
+    last_logged: Mutex<Option<Instant>>,
 }
 
 impl AccessControl {
@@ -171,7 +170,7 @@ impl AccessControl {
             right_shares: PartyShares::new(RIGHT_REVIEWS_OF_ONE),
             unknown_tokens: Semaphore::new(UNKNOWN_TOKENS),
             request_shares: PartyShares::new(REQUESTS_OF_ONE),
-            told: Mutex::default(),
+            last_logged: Mutex::default(),
         }
     }
 
@@ -246,7 +245,7 @@ impl AccessControl {
         self.rights.get(&key, keep, ask).await
     }
 
-    /// The namespace in which they may do it; `None` if they may not, or it does not exist.
+    /// The namespace in which the person may do this; `None` if they may not, or it does not exist.
     ///
     /// A right in a recreated namespace does not apply to the former one. So the namespace is always read
     /// after the right.
@@ -313,9 +312,9 @@ impl AccessControl {
     }
 
     fn log_unanswered(&self, ReviewUnanswered { why, .. }: &ReviewUnanswered) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_none_or(|told| told.elapsed() >= LOG_EVERY) {
-            *told = Some(Instant::now());
+        let mut last_logged = self.last_logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if last_logged.is_none_or(|last_logged| last_logged.elapsed() >= LOG_EVERY) {
+            *last_logged = Some(Instant::now());
             warn!(
                 "the API server does not say who somebody is or what they may see, so nothing is shown: {why}"
             );
@@ -347,7 +346,7 @@ impl AccessControl {
 
     /// Returns once somebody has ended the session early.
     pub(super) async fn await_end(&self, session: &PortalSession) {
-        self.sessions.ended.until_it_has(session).await;
+        self.sessions.ended.await_end_of(session).await;
     }
 
     pub(super) async fn end_session(&self, session: &PortalSession) {
@@ -360,8 +359,8 @@ impl AccessControl {
 }
 
 async fn in_time<T>(asked: impl Future<Output = Result<T, ReviewUnanswered>>) -> Result<T, ReviewUnanswered> {
-    let late = || ReviewUnanswered::new(false, &format!("no answer within {} s", REVIEW.as_secs()));
-    tokio::time::timeout(REVIEW, asked).await.unwrap_or_else(|_| Err(late()))
+    let late = || ReviewUnanswered::new(false, &format!("no answer within {} s", REVIEW_TIME.as_secs()));
+    tokio::time::timeout(REVIEW_TIME, asked).await.unwrap_or_else(|_| Err(late()))
 }
 
 #[cfg(test)]

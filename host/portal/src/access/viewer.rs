@@ -171,8 +171,8 @@ impl PortalViewer {
         }
     }
 
-    /// The creation time of the namespace in which they may do it; `None` if they may not, or it does not
-    /// exist.
+    /// The creation time of the namespace in which the viewer may do this; `None` if they may not, or it does
+    /// not exist.
     pub(crate) async fn namespace_since_ms(
         &self,
         attempt: &AccessAttempt,
@@ -193,8 +193,8 @@ impl PortalViewer {
         self.allows_attempt(&attempt).await
     }
 
-    /// The namespace in which they may mute; `None` if they may not, it does not exist, or people are not
-    /// distinguished.
+    /// The namespace in which the viewer may mute; `None` if they may not, it does not exist, or people are
+    /// not distinguished.
     pub(crate) async fn mutes_in(&self, namespace: &str) -> Result<Option<LiveNamespace>, ReviewUnanswered> {
         let Self::Person(person) = self else { return Ok(None) };
         person.control.namespace_of(&person.known, &GuardedAct::Mute.as_attempt(namespace, "")).await
@@ -220,7 +220,7 @@ impl PortalViewer {
         self.allows_attempt(&act.as_attempt(namespace, "")).await
     }
 
-    /// Refuses an action that they may not do, and names the right that it needs.
+    /// Refuses an action that the viewer may not do, and names the right that it needs.
     pub(crate) async fn require_right(&self, act: GuardedAct, name: &str) -> Result<(), Problem> {
         if self.has_right(act, name).await? {
             return Ok(());
@@ -245,7 +245,7 @@ impl PortalViewer {
         Err(Problem::new(StatusCode::FORBIDDEN, message, hint))
     }
 
-    /// Refuses people who may not mute there, and names the right that it needs.
+    /// Refuses viewers who may not mute there, and names the right that they need.
     pub(crate) async fn must_mute_in(&self, namespace: &str) -> Result<(), Problem> {
         if namespace.is_empty() {
             return self.require_right(GuardedAct::Mute, "").await;

@@ -70,9 +70,9 @@ impl Problem {
     }
 
     pub(crate) fn no_cursor(text: &str) -> Self {
-        let told = format!("`{}` is no cursor of this list.", shorten_text(text, CURSOR));
+        let message = format!("`{}` is no cursor of this list.", shorten_text(text, CURSOR));
         Self::invalid_request(
-            told,
+            message,
             "Take it from the header `Link`, or from the link to the next part, as it is.",
         )
     }

@@ -1,5 +1,5 @@
-//! The text of a long list, made as it is sent. Rows are given up as they become text, so that an answer is in memory
-//! once and not twice.
+//! The text of a long list, written as it is sent. Each row is dropped once it is text, so that an answer is
+//! in memory once and not twice.
 
 use std::io;
 
@@ -7,12 +7,13 @@ use axum::body::{Body, Bytes};
 use futures::stream;
 use serde::Serialize;
 
-/// Answers with more rows are written as they are sent. They have no tag: it would be made of the whole text.
+/// Answers with more rows are written as they are sent. They have no ETag, because one is computed from the
+/// whole text.
 pub(crate) const LONG: usize = 1000;
-/// Rows that become text at a time.
+/// Rows that become text at once.
 const BLOCK: usize = 64;
 
-/// The rows as a list.
+/// A JSON list of the rows.
 pub(crate) fn list_body<T: Serialize + Send + 'static>(rows: Vec<T>) -> Body {
     let rows = ListRows { rows: rows.into_iter(), is_first: true };
     Body::from_stream(stream::unfold(Some(rows), |rows| async {
@@ -33,7 +34,7 @@ struct ListRows<T> {
     is_first: bool,
 }
 
-/// Appends rows to the text of a list, behind a comma unless they are its first.
+/// Appends rows to the text of a list, with a comma before each but the list's first.
 pub(crate) fn append_rows<T: Serialize>(text: &mut Vec<u8>, rows: &[T], is_first: bool) -> io::Result<()> {
     for (index, row) in rows.iter().enumerate() {
         if index > 0 || !is_first {

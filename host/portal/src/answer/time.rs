@@ -31,7 +31,7 @@ pub(crate) fn duration_text(ms: u64) -> String {
     }
 }
 
-/// The same in one unit: `12 s`, `3 m`, `2 h`, `4 d`.
+/// The same, rounded to one unit: `12 s`, `3 m`, `2 h`, `4 d`.
 pub(crate) fn age_text(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn spans_have_two_units_at_most() {
-        let told: Vec<_> = [0, 850, 12_000, 200_000, 7_500_000, 356_400_000].map(duration_text).into();
-        assert_eq!(told, ["0 ms", "850 ms", "12 s", "3 m 20 s", "2 h 5 m", "4 d 3 h"]);
+        let texts: Vec<_> = [0, 850, 12_000, 200_000, 7_500_000, 356_400_000].map(duration_text).into();
+        assert_eq!(texts, ["0 ms", "850 ms", "12 s", "3 m 20 s", "2 h 5 m", "4 d 3 h"]);
     }
 }

@@ -5,8 +5,8 @@
 //! because the next state may take long. States that a client may not see are skipped: once a second, and
 //! after the last of them, it gets the stream's position, so that it does not resume before them.
 //!
-//! A cause is found after the state with which its object ended, so clients are told when causes were found,
-//! and look again.
+//! A cause is found after the last state of its object. So an event without a state announces new causes, and
+//! clients request their content again.
 //!
 //! A client's position may belong to another journal, because this one was replaced by an older copy, which
 //! may have grown since. Then the client gets a `reset`, and the stream continues from the journal's newest
@@ -45,18 +45,18 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// How often rights are checked again. Answers are cached for ten seconds, so a withdrawn right ends a stream
 /// within a minute.
-const CHECK: Duration = Duration::from_secs(30);
+const CHECK_RIGHTS_EVERY: Duration = Duration::from_secs(30);
 /// How long a stream waits for a position that the journal does not have yet. A replica lags another one by
 /// about a second.
 const AWAITED_FOR: Duration = Duration::from_secs(10);
-/// How often a client that sees none of the new states gets the stream's position.
+/// How often a client is sent the stream's position while it may see none of the new states.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
-/// How often a client hears at most that causes were found: a burst of failures is explained in parts.
+/// The shortest interval between two announcements of causes: a burst of failures is explained in parts.
 const CAUSES_EVERY: Duration = Duration::from_millis(500);
 /// A stream that lags by this many states reads them from disk.
 const FAR_BEHIND: u64 = 1024;
 /// After such a long pause, rights are checked before anything is shown.
-const PAUSE: Duration = Duration::from_secs(5);
+const LONG_PAUSE: Duration = Duration::from_secs(5);
 
 struct LiveEvents {
     viewer: PortalViewer,
@@ -66,19 +66,19 @@ struct LiveEvents {
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
     outcome_news: watch::Receiver<u64>,
-    /// Causes were found that the client has not heard of.
+    /// Causes were found that were not announced to the client yet.
     has_new_causes: bool,
-    /// When the client last heard of causes.
-    causes_told: Instant,
+    /// When causes were last announced to the client.
+    causes_announced: Instant,
     stop: CancellationToken,
     after: Seq,
     states: VecDeque<RawState>,
     first: Option<FirstEvent>,
-    /// Whether the rights by which it may show something are known. Checking those in many namespaces takes
-    /// longer than an answer may take to begin.
+    /// Whether the rights were noted by which the stream may show something. Checking those in many
+    /// namespaces takes longer than an answer may take to begin.
     has_noted_rights: bool,
-    /// When the client last learned how far the stream is.
-    told: Instant,
+    /// When the client last got the stream's position.
+    position_sent: Instant,
     /// The last state since then, if it was hidden.
     hidden: Option<JournalCursor>,
     place: StreamPlace,
@@ -120,7 +120,7 @@ pub(crate) async fn events(
         Some(FirstEvent::Awaits(_)) | None => known.map_or(now, |known| known.seq),
     };
     let has_all = from >= now || {
-        // To count them reads the disk, as a replay does.
+        // Counting them reads the disk, as a replay does.
         let _turn = if is_far_behind(from, now) { place.await_turn().await } else { None };
         app.views.has_all_after(from).await?
     };
@@ -132,15 +132,15 @@ pub(crate) async fn events(
         views: app.views,
         newest,
         outcome_news,
-        // Nobody knows what was found between its page, or its stream before, and now.
+        // Causes may have been found between the client's page, or its previous stream, and now.
         has_new_causes: known.is_some(),
-        causes_told: Instant::now(),
+        causes_announced: Instant::now(),
         stop: app.stop,
         after: from,
         states: VecDeque::new(),
         first,
         has_noted_rights: false,
-        told: Instant::now(),
+        position_sent: Instant::now(),
         hidden: None,
         place,
     };
@@ -179,10 +179,11 @@ fn is_far_behind(after: Seq, newest: Seq) -> bool {
     newest.saturating_sub(after) > FAR_BEHIND
 }
 
-/// It reveals no more than the client knows: neither how many states, nor whose.
+/// A notice of removed states. It reveals neither how many there were, nor whose.
 fn removed_header(after: Seq) -> HeaderValue {
-    let told = format!("Retention has removed states after position {after}: the stream does not have them.");
-    HeaderValue::try_from(told).expect("a sentence and a number")
+    let message =
+        format!("Retention has removed states after position {after}: the stream does not have them.");
+    HeaderValue::try_from(message).expect("a sentence and a number")
 }
 
 /// `None` if the check failed: the stream ends.
@@ -203,7 +204,7 @@ impl LiveEvents {
             Some(FirstEvent::Awaits(_)) | None => None,
         };
         if let Some((kind, begins)) = begins {
-            (self.after, self.told) = (begins.seq, Instant::now());
+            (self.after, self.position_sent) = (begins.seq, Instant::now());
             return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
         }
         if !std::mem::replace(&mut self.has_noted_rights, true) {
@@ -213,7 +214,7 @@ impl LiveEvents {
             }
         }
         loop {
-            if let Some(event) = self.position_event().or_else(|| self.found_causes()) {
+            if let Some(event) = self.position_event().or_else(|| self.causes_event()) {
                 return Some(event);
             }
             if let Some(state) = self.states.pop_front() {
@@ -222,7 +223,7 @@ impl LiveEvents {
                     self.hidden = Some(JournalCursor::of(&state));
                     continue;
                 }
-                (self.told, self.hidden) = (Instant::now(), None);
+                (self.position_sent, self.hidden) = (Instant::now(), None);
                 let position = JournalCursor::of(&state);
                 let state = or_end_stream(self.visible.with_seen_owner(state).await)?;
                 let state = match self.views.redacted_state(state).await {
@@ -259,19 +260,20 @@ impl LiveEvents {
         })
     }
 
-    /// How far the stream is with hidden states, where the client has not been told for a while.
+    /// The stream's position within hidden states, if the client got none for a while.
     fn position_event(&mut self) -> Option<Event> {
-        if self.told.elapsed() < POSITION_EVERY {
+        if self.position_sent.elapsed() < POSITION_EVERY {
             return None;
         }
         let position = self.hidden.take()?;
-        self.told = Instant::now();
+        self.position_sent = Instant::now();
         Some(Event::default().event("position").id(position.to_string()).data(position.seq.to_string()))
     }
 
-    /// That causes were found, and not whose. It has no id: a client resumes after the state before.
-    fn found_causes(&mut self) -> Option<Event> {
-        if self.causes_told.elapsed() < CAUSES_EVERY {
+    /// Announces that causes were found, and not whose. The event has no id: a client resumes after the state
+    /// before.
+    fn causes_event(&mut self) -> Option<Event> {
+        if self.causes_announced.elapsed() < CAUSES_EVERY {
             return None;
         }
         let has_more = self.outcome_news.has_changed().unwrap_or_default();
@@ -279,19 +281,19 @@ impl LiveEvents {
             return None;
         }
         self.outcome_news.mark_unchanged();
-        self.causes_told = Instant::now();
+        self.causes_announced = Instant::now();
         // A browser drops an event without data.
         Some(Event::default().event("causes").data("found"))
     }
 
     /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
     async fn may_show(&mut self, state: &RawState) -> Option<bool> {
-        self.check(CHECK).await?;
+        self.check(CHECK_RIGHTS_EVERY).await?;
         or_end_stream(self.visible.may_see(AccessVerb::List, state.object(), Some(state.seq())).await)
     }
 
-    /// If the last check was so long ago, checks again whether the viewer is still known and may see what
-    /// they saw.
+    /// Checks again whether the viewer is still known and may see everything shown so far, if the last check
+    /// is older than `age`.
     async fn check(&mut self, age: Duration) -> Option<()> {
         if self.checked.elapsed() < age || matches!(self.viewer, PortalViewer::Everybody) {
             return Some(());
@@ -327,11 +329,11 @@ impl LiveEvents {
                 return None;
             }
         }
-        let next_check = self.checked + CHECK;
+        let next_check = self.checked + CHECK_RIGHTS_EVERY;
         tokio::select! {
             () = self.stop.cancelled() => None,
-            () = tokio::time::sleep_until(self.told + POSITION_EVERY), if self.hidden.is_some() => Some(()),
-            () = tokio::time::sleep_until(self.causes_told + CAUSES_EVERY), if self.has_new_causes => Some(()),
+            () = tokio::time::sleep_until(self.position_sent + POSITION_EVERY), if self.hidden.is_some() => Some(()),
+            () = tokio::time::sleep_until(self.causes_announced + CAUSES_EVERY), if self.has_new_causes => Some(()),
             changed = self.outcome_news.changed(), if !self.has_new_causes => {
                 changed.ok()?;
                 self.has_new_causes = true;
@@ -339,10 +341,10 @@ impl LiveEvents {
             }
             changed = self.newest.changed() => {
                 changed.ok()?;
-                self.check(PAUSE).await
+                self.check(LONG_PAUSE).await
             }
             () = tokio::time::sleep_until(next_check), if !matches!(self.viewer, PortalViewer::Everybody) => {
-                self.check(CHECK).await
+                self.check(CHECK_RIGHTS_EVERY).await
             }
         }
     }

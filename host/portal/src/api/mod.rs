@@ -298,7 +298,7 @@ async fn letter_records(
     let params = QueryParams::read(&uri, LETTERS)?;
     let limit = params.row_limit(ROWS, MOST_ROWS)?;
     viewer.require_right(GuardedAct::SeeStatus, "").await?;
-    // One more shows whether more exist.
+    // One more row shows whether more exist.
     let query = RecordQuery {
         plugin: params.owned_text("plugin"),
         before: params.parse_cursor("cursor")?,

@@ -1,6 +1,6 @@
-//! The timeline of an object. A long one is read twice: once to find out what it has and why its object failed, and once
-//! more as it is written. An answer that its client takes slowly holds positions and one block of states in memory, and
-//! no turn to read.
+//! The timeline of an object. A long one is read twice: first to find its states and why its object failed,
+//! and again as it is written. So an answer that its client reads slowly holds positions, one block of
+//! states, and no turn to read.
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,10 +24,10 @@ use crate::app::PortalApp;
 use crate::scope::{AccessVerb, ViewerVisibility};
 
 pub(super) const TIMELINE: &[&str] = &["uid", "kind", "namespace", "name", "cursor", "limit"];
-/// States that are read and written at a time.
+/// How many states are read and written at once.
 const BLOCK: usize = 128;
-/// How the text of a timeline begins that has no states.
-const EMPTY: &str = r#"{"states":[],"related":[]"#;
+/// The start of the text of a timeline without states.
+const EMPTY_LISTS: &str = r#"{"states":[],"related":[]"#;
 
 pub(super) async fn timeline(
     AppState(app): AppState<PortalApp>,
@@ -58,7 +58,7 @@ pub(super) async fn timeline(
     let visible = ViewerVisibility::new(&app, &viewer);
     query.kinds = visible.kinds_of(&query).await?;
     if query.kinds.as_ref().is_some_and(Vec::is_empty) {
-        // Nothing is looked up, so neither the answer nor the time that it takes tells what there is.
+        // Nothing is looked up, so neither the answer nor its time reveals what exists.
         let (kind, namespace) = (query.kind, query.namespace);
         let asked = ObjectQuery { kind, namespace, ..ObjectQuery::default() };
         let forbidden = match asked.namespace {
@@ -80,7 +80,7 @@ enum TimelinePiece {
     States { seqs: Vec<Seq>, is_first: bool },
 }
 
-/// The pieces of a timeline that are not written yet.
+/// The pieces of a timeline that are still to be written.
 struct LongTimeline {
     visible: ViewerVisibility,
     viewer: PortalViewer,
@@ -91,7 +91,7 @@ impl LongTimeline {
     fn of(mut story: TimelineView, visible: ViewerVisibility, viewer: PortalViewer) -> Self {
         let lists = [take(&mut story.states), take(&mut story.related)];
         let text = serde_json::to_string(&story).expect("texts and numbers always serialize");
-        let rest = text.strip_prefix(EMPTY).expect("the lists come first").to_owned();
+        let rest = text.strip_prefix(EMPTY_LISTS).expect("the lists come first").to_owned();
         let mut pieces = VecDeque::new();
         for (begin, list) in [r#"{"states":["#, r#"],"related":["#].into_iter().zip(lists) {
             pieces.push_back(TimelinePiece::Text(begin.into()));
@@ -110,7 +110,7 @@ impl LongTimeline {
             let piece = timeline.pieces.pop_front()?;
             let written = timeline.viewer.run_as_party(timeline.write(piece)).await;
             if let Err(error) = &written {
-                // The client learns of it by the connection, which ends before the answer does.
+                // The client notices it by the connection, which closes before the answer is complete.
                 tracing::debug!(%error, "a long timeline breaks off");
                 timeline.pieces.clear();
             }

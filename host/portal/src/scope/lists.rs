@@ -14,7 +14,7 @@ use crate::serve::ReadingTurn;
 pub(crate) const MOST_READ: usize = 10_000;
 
 impl ViewerVisibility {
-    /// The turn of what reads so many rows, whether an answer of the API or a page asks for them.
+    /// The turn to read this many rows, for an answer of the API or for a page.
     pub(super) async fn enter_reading(&self, rows: usize) -> Option<ReadingTurn> {
         self.readings.await_turn(self.viewer.party_of_shares(), rows).await
     }
@@ -59,12 +59,12 @@ impl ViewerVisibility {
         Ok(VisiblePart { turn, ..part })
     }
 
-    /// The turn of a page that reads two lists of so many rows.
+    /// The turn of a page that reads two lists of this many rows.
     pub(crate) async fn enter_for_two(&self, limit: usize) -> Option<ReadingTurn> {
         self.enter_reading(self.rows_to_read(limit).saturating_mul(2)).await
     }
 
-    /// The same for one list among several, which share what may be read. The caller has the turn.
+    /// The visible letters of one of several lists that share a turn, which the caller holds.
     pub(crate) async fn letters_within(
         &self,
         query: LetterQuery,

@@ -51,7 +51,7 @@ impl<T, C> PartPicker<T, C> {
     }
 
     /// `all` is set if the list has no further rows. A hidden row after the last visible one makes no next
-    /// part, because that would reveal it. Of the turn stays what the rows of the part need.
+    /// part, because that would reveal it. The turn keeps only the room that the part's rows need.
     pub fn into_part(self, all: bool, mut turn: Option<ReadingTurn>) -> VisiblePart<T, C> {
         if let Some(turn) = &mut turn {
             turn.give_back_unneeded(self.rows.len());

@@ -43,13 +43,13 @@ pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
     sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
 }
 
-/// For people: what is watched instead.
+/// Names the watched kinds, for people.
 pub(crate) fn describe_witnessed(sources: &[SourceView]) -> String {
     format!("The sources witness {}. The host's settings name more.", source_list(sources))
 }
 
 fn source_list(sources: &[SourceView]) -> String {
-    let told: Vec<_> =
+    let names: Vec<_> =
         sources.iter().map(|source| format!("{} (source `{}`)", source.kind, source.name)).collect();
-    told.join(", ")
+    names.join(", ")
 }

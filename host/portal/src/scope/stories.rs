@@ -17,13 +17,14 @@ use crate::serve::ReadingTurn;
 /// The owned objects, as far as the viewer may see them.
 struct VisibleOwned {
     states: Vec<RawState>,
-    /// Where its next part begins.
+    /// The cursor of the next part.
     next: StoryCursor,
     /// It is not empty, and nothing of it is hidden.
     is_all: bool,
 }
 
-/// Older parts lack the end of the story, several objects have several ends, and an Event has none.
+/// Whether the end of the story is explained. Older parts lack it, several objects have several ends, and an
+/// Event has none.
 fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
     let Some(first) = story.states.first().filter(|_| query.events) else { return false };
     let is_of_first = |state: &Arc<State>| state.object.uid == first.object.uid;
@@ -31,12 +32,12 @@ fn is_explained(query: &TimelineQuery, story: &TimelineView) -> bool {
 }
 
 impl ViewerVisibility {
-    /// The visible part of a story; for the owned objects, it is decided whatever their names are.
+    /// The visible part of a story. Owned objects are checked whatever their names are.
     pub(crate) async fn story_part(&self, query: &TimelineQuery) -> Result<TimelineView, Problem> {
         Ok(self.story_in_turn(query).await?.0)
     }
 
-    /// The same, with the turn in which it was read: for those who make more of it in memory.
+    /// The same, with the turn in which it was read, for callers that make larger copies of it.
     pub(crate) async fn story_in_turn(
         &self,
         query: &TimelineQuery,
@@ -48,7 +49,8 @@ impl ViewerVisibility {
         let (story, turn) = match self.visible_story(query, is_longest).await? {
             Some(story) => (story, turn),
             None => {
-                // Nothing that was read is held while it waits: many stories that wait would fill the memory.
+                // The first turn is released before the wait for the longer one: many waiting stories would
+                // fill the memory.
                 drop(turn);
                 let turn = self.enter_reading(2 * MOST_READ).await;
                 (self.visible_story(query, true).await?.unwrap_or_default(), turn)
@@ -61,7 +63,7 @@ impl ViewerVisibility {
         Ok((TimelineView { why, ..story }, turn))
     }
 
-    /// States that were shown a moment ago, as they are shown.
+    /// Reads states again that were shown a moment ago, in the form in which they were shown.
     pub(crate) async fn read_again(&self, seqs: &[Seq]) -> Result<Vec<Arc<State>>, Problem> {
         let mut shown = Vec::with_capacity(seqs.len());
         for state in self.views.states_at(seqs).await? {
@@ -71,8 +73,8 @@ impl ViewerVisibility {
         Ok(shown)
     }
 
-    /// `None` if something is hidden, so that more rows have to be read than the turn covers. A turn for the longest
-    /// story covers any story.
+    /// The visible part of a story. `None` if something is hidden and the turn is too short: finding enough
+    /// visible rows may need a turn for the longest story, which covers any.
     async fn visible_story(
         &self,
         query: &TimelineQuery,
@@ -115,10 +117,10 @@ impl ViewerVisibility {
         let owns_more = owns_more && is_theirs && owned.is_all;
         let reports = reports && !states.is_empty();
         let seen = RawStory { states, related: owned.states, events, reports, next, owns_more };
-        let mut told = self.views.timeline_view(seen).await?;
-        told.events = self.of_events(told.events).await?;
-        told.reports.retain(|report| theirs.contains(&report.uid));
-        Ok(Some(told))
+        let mut view = self.views.timeline_view(seen).await?;
+        view.events = self.of_events(view.events).await?;
+        view.reports.retain(|report| theirs.contains(&report.uid));
+        Ok(Some(view))
     }
 
     /// Whether anything of an object, or of the objects that it owns, could be visible to them. Only the
@@ -133,15 +135,16 @@ impl ViewerVisibility {
             || !self.of_states(newest, true).await?.is_empty())
     }
 
-    /// The owned objects. If the person may not see all of them, the maximum number of states is read: a part
-    /// that is cut at a hidden state would reveal it, and leave out visible ones. `None` if the turn covers fewer.
+    /// The visible owned objects. If the person may not see all of them, the maximum number of states is
+    /// read: a part that is cut at a hidden state would reveal it, and leave out visible ones. `None` if the
+    /// turn does not cover that many.
     async fn visible_owned(
         &self,
         query: &TimelineQuery,
         (related, next): (Vec<RawState>, Option<StoryCursor>),
         is_longest: bool,
     ) -> Result<Option<VisibleOwned>, Problem> {
-        let here = query.cursor.unwrap_or(StoryCursor::NEWEST);
+        let cursor = query.cursor.unwrap_or(StoryCursor::NEWEST);
         let count = related.len();
         let mut states = self.of_states(related, false).await?;
         let is_all = states.len() == count && count > 0;
@@ -152,7 +155,7 @@ impl ViewerVisibility {
                 return Ok(None);
             }
             let whole = TimelineQuery {
-                cursor: Some(StoryCursor { states: 0, ..here }),
+                cursor: Some(StoryCursor { states: 0, ..cursor }),
                 limit: Some(MOST_READ),
                 events: false,
                 ..query.clone()
@@ -164,18 +167,18 @@ impl ViewerVisibility {
             states.drain(..states.len().saturating_sub(limit));
         }
         let next = match (states.first(), rest) {
-            (Some(oldest), _) if is_cut => StoryCursor { related: oldest.seq(), ..here },
+            (Some(oldest), _) if is_cut => StoryCursor { related: oldest.seq(), ..cursor },
             // After the last states of these objects, those of the next ones follow.
             (Some(_), Some(rest)) if is_all || rest.related == Seq::MAX => rest,
             // The position of a hidden state would reveal its time.
-            (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..here },
-            _ => StoryCursor { related: 0, ..here },
+            (Some(oldest), Some(rest)) if rest.related > 0 => StoryCursor { related: oldest.seq(), ..cursor },
+            _ => StoryCursor { related: 0, ..cursor },
         };
         Ok(Some(VisibleOwned { states, next, is_all }))
     }
 
-    /// Whether anything visible follows the cursor. A truncated story reveals that more exists. `None` if the turn does not
-    /// cover the rows that show it.
+    /// Whether anything visible follows the cursor. A truncated story reveals that more exists. `None` if the
+    /// turn does not cover enough rows to decide.
     async fn has_more_after(
         &self,
         query: &TimelineQuery,

@@ -77,7 +77,8 @@ pub(crate) struct ViewerVisibility {
     ages: Arc<NamespaceAges>,
     witnessed: Vec<WatchedResource>,
     decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
-    /// Whether rights exist that were not asked for yet, and every right that has shown something is remembered.
+    /// Whether some rights were not checked in advance, while `decided` still has every right that has shown
+    /// something.
     has_unasked: AtomicBool,
 }
 
@@ -99,7 +100,7 @@ impl ViewerVisibility {
         matches!(self.viewer, PortalViewer::Everybody)
     }
 
-    /// Whether they may see how the controller works.
+    /// Whether the viewer may see how the controller works.
     pub(crate) async fn is_operators(&self) -> Result<bool, Problem> {
         Ok(self.viewer.has_right(GuardedAct::SeeStatus, "").await?)
     }
@@ -138,7 +139,7 @@ impl ViewerVisibility {
         self.is_reached_by(right, object, seq).await
     }
 
-    /// Whether anything in such a list could be theirs. It is checked before anything is looked up, so that
+    /// Whether anything in such a list could be visible. It is checked before anything is looked up, so that
     /// neither the answer nor its time reveals what exists. Without a namespace, or for a kind that no source
     /// witnesses any more, only the matches can decide.
     pub(crate) async fn could_list(
@@ -206,7 +207,8 @@ impl ViewerVisibility {
         let right = self.decide_right(&spot).await?;
         let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         if decided.len() >= DECISIONS {
-            // A stream still checks the rights that have shown something, and asks again for the others.
+            // A stream keeps the rights that have shown something, which it must check again. The others are
+            // asked for again.
             decided.retain(|_, right| *right != AccessRight::Nowhere);
         }
         if decided.len() >= DECISIONS {
@@ -247,7 +249,7 @@ impl ViewerVisibility {
         AccessAttempt {
             verb: verb.word().into(),
             group: group.into(),
-            // A removed source leaves its history.
+            // A removed source leaves history for which no resource name is known.
             resource: resource.unwrap_or_else(|| kinds::plural_of_kind(&kind.to_lowercase())),
             namespace: namespace.into(),
             name: name.into(),
@@ -270,7 +272,7 @@ impl ViewerVisibility {
                 spots.extend(asked.map(|name| (group.clone(), kind.clone(), name)));
             }
         }
-        // Decisions about whole kinds are kept, too.
+        // Decisions about whole kinds also need room.
         has_unasked |= spots.len() > DECISIONS / 2;
         spots.truncate(DECISIONS / 2);
         self.has_unasked.store(has_unasked, Ordering::Relaxed);
@@ -281,9 +283,10 @@ impl ViewerVisibility {
         rights.buffer_unordered(AT_ONCE).try_collect().await
     }
 
-    /// Whether everything shown so far may still be shown. A stream checks it now and then. If no right is
-    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights. Where
-    /// rights remain that nobody has asked for, the next one would note no more, and this one has shown nothing yet.
+    /// Whether everything shown so far may still be shown; a stream checks it periodically. If no right is
+    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights.
+    /// But if there were too many rights to note, the next stream would have no more of them, and this one
+    /// has shown nothing yet: it continues.
     pub(crate) async fn still_holds(&self) -> Result<bool, ReviewUnanswered> {
         if self.is_whole() {
             return Ok(true);
@@ -293,7 +296,7 @@ impl ViewerVisibility {
         if rights.is_empty() {
             return Ok(self.has_unasked.load(Ordering::Relaxed));
         }
-        // One after the other, rights in many namespaces would take longer than they are good for.
+        // Reviews run concurrently: one after the other, they would take longer than their answers are valid.
         let same = stream::iter(rights).map(async |(spot, right)| {
             let VisibilityScope { verb, group, kind, namespace } = &spot;
             Ok::<_, ReviewUnanswered>(self.right_in(*verb, group, kind, namespace).await? == right)
@@ -371,7 +374,7 @@ impl ViewerVisibility {
             || self.right_in(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
     }
 
-    /// For an empty answer: the right that it needs, if nothing that the query requests could be theirs. This
+    /// The right that an empty answer lacks, if nothing that the query requests could be visible. This
     /// follows from rights alone. Without a namespace, the rights in namespaces with present objects count.
     pub(crate) async fn missing_right(
         &self,
@@ -442,9 +445,9 @@ impl ViewerVisibility {
         Ok(rights.into_iter().filter_map(since).collect())
     }
 
-    /// The kinds and namespaces in which an object with this name may be theirs. A story has a limited number
-    /// of states, and those of a foreign object with the same name would show by what they displace. `None`
-    /// if everything may be theirs.
+    /// The kinds and namespaces in which the viewer may see an object with this name; `None` for all. A story
+    /// has a limited number of states, and those of a foreign object with the same name would show by what
+    /// they displace.
     pub(crate) async fn kinds_of(&self, query: &TimelineQuery) -> Result<Option<Vec<KindWithin>>, Problem> {
         let (Some(name), None, false) = (&query.name, &query.uid, self.is_whole()) else { return Ok(None) };
         let (mut theirs, mut is_known) = (Vec::new(), false);
@@ -462,7 +465,8 @@ impl ViewerVisibility {
         Ok(is_known.then_some(theirs))
     }
 
-    /// The namespaces in which they may get an object with this name. Empty for a cluster-scoped object.
+    /// The namespaces in which the viewer may get an object with this name. Empty for a cluster-scoped
+    /// object.
     async fn namespaces_of(
         &self,
         known: &WatchedResource,
@@ -491,7 +495,7 @@ impl ViewerVisibility {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// Whether they may get anything in a namespace, which contains the owned objects.
+    /// Whether the viewer may get anything in a namespace, which contains the owned objects.
     pub(super) async fn may_get_something_in(&self, namespace: &str) -> Result<bool, Problem> {
         for WatchedResource { group, kind, .. } in &self.witnessed {
             if self.right_in(AccessVerb::Get, group, kind, namespace).await? != AccessRight::Nowhere {
@@ -517,7 +521,7 @@ impl ViewerVisibility {
         }
     }
 
-    /// A page of a list, [within](Self::visible_objects) what they may see.
+    /// A page of a list, [reduced](Self::visible_objects) to what the viewer may see.
     pub(crate) async fn object_page(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
         let list = cursors::CursorList::of(&query);
         query.cursor = self.viewer.open_cursor(&list, query.cursor.as_deref())?;
@@ -532,7 +536,7 @@ impl ViewerVisibility {
             page.objects
                 .iter_mut()
                 .filter_map(|view| view.details.as_mut())
-                .for_each(|told| told.plugins.clear());
+                .for_each(|details| details.plugins.clear());
         }
         if !self.is_whole() {
             self.keep_seen_events(&mut page.objects).await?;
@@ -576,7 +580,7 @@ impl ViewerVisibility {
         Ok(if is_seen { state } else { state.without_owner() })
     }
 
-    /// Whether they may get all witnessed kinds in every namespace.
+    /// Whether the viewer may get all witnessed kinds in every namespace.
     pub(super) async fn sees_all_kinds(&self) -> Result<bool, Problem> {
         for known in &self.witnessed {
             if self.right_in(AccessVerb::Get, &known.group, &known.kind, "").await? != AccessRight::Everywhere
@@ -619,9 +623,9 @@ impl ViewerVisibility {
         // A state whose document has the creation time of its object.
         let mut tells: HashMap<&str, &RawState> = HashMap::new();
         for state in &states {
-            let told = tells.entry(&state.object().uid).or_insert(state);
-            if told.change() != Change::Present {
-                *told = state;
+            let dated = tells.entry(&state.object().uid).or_insert(state);
+            if dated.change() != Change::Present {
+                *dated = state;
             }
         }
         let mut seen: HashMap<String, bool> = HashMap::new();

@@ -16,7 +16,7 @@ use super::long_held::{BodyRoom, RoomPart, SHARE};
 const LARGE: u64 = 64 * 1024;
 /// The room for all large answers, in KiB. A page of documents has a few MiB.
 const ROOM_KIB: u32 = 256 * 1024;
-/// The share of one person, in MiB.
+/// The room of one party, in MiB.
 pub(crate) const OF_ONE_MIB: u32 = ROOM_KIB / SHARE / 1024;
 /// The memory of an answer that is written as it is read, in KiB: a block of states and their text.
 const STREAMED_KIB: u32 = 2 * 1024;
@@ -31,10 +31,11 @@ const BYTES_A_SECOND: u64 = 64 * 1024;
 #[derive(Clone)]
 pub(crate) struct LargeAnswers(BodyRoom);
 
-/// Marks an answer that is written as it is read: nobody knows the size of its text, and little of that is in memory.
+/// Marks an answer that is written as it is read: the size of its text is unknown, and only a part of it is
+/// in memory.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct StreamedAnswer {
-    /// Rows that were read already, and wait to become text.
+    /// Rows that were already read and will become text.
     pub rows: usize,
 }
 
@@ -43,7 +44,7 @@ impl LargeAnswers {
         Self(BodyRoom::new(ROOM_KIB))
     }
 
-    /// The answer for a party, if people sign in. It uses room until it was sent. `None` if no room is left.
+    /// Reserves room for an answer of a party, until it is sent. `None` if no room is left.
     pub(crate) fn hold_answer(
         &self,
         party: Option<&str>,
@@ -80,7 +81,7 @@ struct BodyPieces {
 }
 
 impl BodyPieces {
-    /// Whoever takes it more slowly holds what others need.
+    /// The time by which the client must have read this much. A slower one holds memory that others need.
     fn allowed_until(&self) -> Instant {
         self.began + AT_LEAST + Duration::from_secs(self.size.max(self.sent) / BYTES_A_SECOND)
     }

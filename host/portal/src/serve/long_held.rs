@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One party holds at most a quarter, so that three others find room.
+/// The share of one party: a quarter, so that three others find room.
 pub(super) const SHARE: u32 = 4;
 
 #[derive(Clone)]
@@ -31,7 +31,7 @@ impl BodyRoom {
         Self { all: Arc::new(semaphore), a_party: all.div_ceil(SHARE), held: Arc::default() }
     }
 
-    /// `None` if too little room is left, or the party has its share. Without sign-in, people are not
+    /// `None` if too little room is left, or the party has used its share. Without sign-in, people are not
     /// distinguished.
     pub(crate) fn take(&self, party: Option<&str>, size: u32) -> Option<RoomPart> {
         let permit = self.all.clone().try_acquire_many_owned(size).ok()?;

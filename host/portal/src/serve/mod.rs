@@ -47,7 +47,7 @@ const BACKLOG: u32 = 1024;
 /// How much unread data the kernel buffers for a client; it needs twice as much for its own bookkeeping.
 /// Without a limit it would take up to 4 MiB for each connection, of the memory that the process may use.
 const SEND_BUFFER: u32 = 128 * 1024;
-/// After a connection could not be accepted (no file handle is left), the next try comes this much later.
+/// The pause after a connection could not be accepted, for example because no file handle is left.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// A condition that lasts for hours is logged once in this time; the metrics have the number.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -64,8 +64,7 @@ pub struct ListenerBounds {
     /// A request's header must be complete within this time, and so must a handshake before it. The time
     /// begins with the connection, and again with each answer, so it also limits idle connections.
     pub header: Duration,
-    /// A client that reads too little of its answer for this long is closed: nothing, or less than any
-    /// network carries.
+    /// A client that reads less of its answer than any network carries, for this long, is closed.
     pub stall: Duration,
     /// At shutdown, answers that have begun may take this long.
     pub grace: Duration,

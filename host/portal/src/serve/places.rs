@@ -21,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 use super::ListenerBounds;
 use super::traffic::TrafficCounts;
 
-/// One in so many places is reserved for this machine's own clients.
-const NOT_LOCAL: usize = 8;
+/// One in this many places is reserved for this machine's own clients.
+const LOCAL_SHARE: usize = 8;
 /// A client that reads accepts data within milliseconds.
-const STALLED: Duration = Duration::from_secs(2);
+const STALLED_AFTER: Duration = Duration::from_secs(2);
 
 /// The peer of a connection: an address, or for IPv6 the network of one subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +48,7 @@ impl fmt::Display for PeerAddress {
     }
 }
 
-/// In the order in which places are taken away.
+/// Ordered by when places are taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ConnectionActivity {
     Waits,
@@ -73,7 +73,7 @@ struct OpenConnection {
 impl OpenConnection {
     /// Its rank in the order in which places are taken away. `None`: it keeps its place.
     fn eviction_rank(&self) -> Option<(ConnectionActivity, u64)> {
-        let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED);
+        let is_unread = self.stalled.is_some_and(|at| at.elapsed() >= STALLED_AFTER);
         match self.doing {
             ConnectionActivity::Works if is_unread => Some((ConnectionActivity::Works, self.since)),
             ConnectionActivity::Works => None,
@@ -101,7 +101,8 @@ impl ConnectionPlaces {
         Self { bounds, counts, table: Mutex::default() }
     }
 
-    /// `None` if every connection that could make room has a request in progress.
+    /// A place for a new connection. `None` if every connection that could make room has a request in
+    /// progress.
     pub(super) fn take(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionPlace> {
         let mut table = self.lock_table();
         if table.peers.get(&peer).is_some_and(|open| *open >= self.most_of(peer)) {
@@ -127,7 +128,7 @@ impl ConnectionPlaces {
 
     fn most_of(&self, peer: PeerAddress) -> usize {
         let all = self.bounds.connections;
-        let most = if peer.0.is_loopback() { all - all / NOT_LOCAL } else { self.bounds.of_one_peer };
+        let most = if peer.0.is_loopback() { all - all / LOCAL_SHARE } else { self.bounds.of_one_peer };
         most.clamp(1, all)
     }
 
@@ -379,7 +380,7 @@ mod tests {
         let slow = places.take(peer("10.0.0.1")).unwrap();
         works(&slow);
         slow.places.lock_table().open.get_mut(&slow.number).unwrap().stalled =
-            Instant::now().checked_sub(STALLED);
+            Instant::now().checked_sub(STALLED_AFTER);
         let resting = places.take(peer("10.0.0.1")).unwrap();
         works(&resting);
         resting.note_resting();
@@ -393,11 +394,11 @@ mod tests {
         works(&unread);
         unread.set_stalled(true);
         assert!(places.take(peer("10.0.0.1")).is_none(), "it may go on");
-        tokio::time::advance(STALLED).await;
+        tokio::time::advance(STALLED_AFTER).await;
         unread.set_stalled(false);
         assert!(places.take(peer("10.0.0.1")).is_none(), "it goes on");
         unread.set_stalled(true);
-        tokio::time::advance(STALLED).await;
+        tokio::time::advance(STALLED_AFTER).await;
         let next = places.take(peer("10.0.0.1"));
         assert!(next.is_some() && is_evicted(&unread));
     }

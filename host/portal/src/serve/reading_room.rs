@@ -1,16 +1,17 @@
-//! Bounds the rows that answers under way have in memory. Nobody knows how many an answer has before it was read, so it
-//! takes room for its limit first and gives back what it does not need. A request waits for its turn and is not refused:
-//! to read takes a moment, and the service accounts of a namespace are one party. What is sent has a bound of its own in
-//! [`LargeAnswers`](super::LargeAnswers).
+//! Bounds the rows that answers in progress have in memory. The size of an answer is unknown until it is
+//! read, so it reserves room for its limit and then gives back what it does not need. Requests wait for their
+//! turn instead of being refused: reading takes a moment, and all service accounts of a namespace are one
+//! party. [`LargeAnswers`](super::LargeAnswers) bounds the text that is being sent.
 
 use std::sync::Arc;
 
 use kubewitness_core::ports::PartyShares;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Fewer rows than this are bounded by the connections, and by the requests that a party has under way.
+/// Answers with fewer rows need no turn: the limits for connections and for the requests of a party bound
+/// them.
 const UNIT: usize = 250;
-/// The units of all answers together, and those of one party: four of the longest ones, and one.
+/// The units of all answers together: four of the longest. One party has those of one.
 const UNITS: usize = 160;
 const UNITS_OF_A_PARTY: usize = 40;
 
@@ -20,14 +21,14 @@ pub(crate) struct ReadingRoom {
     parties: Arc<PartyShares<String>>,
 }
 
-/// The turn of one answer. When it is dropped, the next one reads.
+/// The turn of one answer. The next answer reads once this is dropped.
 pub(crate) struct ReadingTurn {
     of_party: Option<OwnedSemaphorePermit>,
     of_all: OwnedSemaphorePermit,
 }
 
 impl ReadingTurn {
-    /// Gives back what an answer of so many rows does not need.
+    /// Gives back the units that an answer of this many rows does not need.
     pub(crate) fn give_back_unneeded(&mut self, rows: usize) {
         for permit in self.of_party.iter_mut().chain([&mut self.of_all]) {
             let needed = if rows <= UNIT { 0 } else { rows.div_ceil(UNIT) };
@@ -43,14 +44,14 @@ impl ReadingRoom {
         Self { all: Arc::new(Semaphore::new(UNITS)), parties }
     }
 
-    /// Waits for the turn of an answer with up to so many rows. `None` if they are few.
+    /// Waits for the turn of an answer with up to this many rows. `None` if it has so few that it needs none.
     pub(crate) async fn await_turn(&self, party: Option<&str>, rows: usize) -> Option<ReadingTurn> {
         if rows <= UNIT {
             return None;
         }
         let units = u32::try_from(rows.div_ceil(UNIT).min(UNITS_OF_A_PARTY)).unwrap_or(u32::MAX);
-        // Its own share first: a request that waits for that takes nothing from others. The semaphores are
-        // never closed.
+        // The party's share comes first: a request that waits for it takes nothing from other parties. The
+        // semaphores are never closed.
         let of_party = match party {
             Some(party) => Some(self.parties.take_many(&party.to_owned(), units).await.ok()?),
             None => None,

@@ -1,14 +1,16 @@
-//! Remembers which Job each key has made lately. The journal learns of a Job a moment after the API server has it, and of
-//! two requests at once neither would find the other's there. So those of one key follow each other.
+//! Remembers the Job that each key made lately. The journal has a Job a moment after the API server, so two
+//! concurrent requests with one key would both find none. Therefore requests with the same key run one after
+//! the other.
 //!
-//! Another replica is not asked: two requests at once to two replicas are told apart by the names of their Jobs alone.
+//! Replicas do not share keys: if two of them get the same key at once, only the name of the Job prevents a
+//! second one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Mutex as TurnMutex, OwnedMutexGuard};
 
-/// At some 300 bytes each. A key that was forgotten is looked for in the journal.
+/// At some 300 bytes each. The Job of a forgotten key is searched for in the journal.
 const KEYS: usize = 4096;
 
 type KeyDigest = [u8; 32];
@@ -33,7 +35,8 @@ struct RecentKeyTable {
 }
 
 impl RecentKeys {
-    /// Waits until no other request of this key is under way. What it gives is the Job that the key has made.
+    /// Waits until no other request with this key is in progress. The result is the Job that the key has
+    /// made.
     pub(crate) async fn await_turn(&self, key: KeyDigest) -> OwnedMutexGuard<Option<JobPlace>> {
         let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).slot_of(key);
         slot.lock_owned().await
@@ -49,7 +52,7 @@ impl RecentKeyTable {
             && let Some(oldest) = self.order.pop_front()
         {
             match self.slots.get(&oldest).is_some_and(|slot| Arc::strong_count(slot) > 1) {
-                // A request of it is under way.
+                // A request with this key is in progress.
                 true => self.order.push_back(oldest),
                 false => drop(self.slots.remove(&oldest)),
             }

@@ -17,24 +17,24 @@ pub(super) struct StallTimer<T> {
     limit: Duration,
     /// The connection's place, if stalls are reported.
     place: Option<Arc<ConnectionPlace>>,
-    /// Runs from when the socket accepted nothing until it has accepted [`LEAST`] bytes, or all that remain.
+    /// Runs from when the socket accepted nothing until it has accepted [`LEAST_PROGRESS`] bytes, or all that remain.
     stalled: Option<Pin<Box<Sleep>>>,
     /// How many bytes it has accepted since.
-    taken: usize,
-    /// Whether the place knows that the client reads nothing.
-    is_told: bool,
+    accepted: usize,
+    /// Whether the stall was reported to the place.
+    is_reported: bool,
 }
 
 /// A client that reads less than this within the limit keeps its answer in memory. Even the slowest network
 /// transfers more.
-const LEAST: usize = 64 * 1024;
+const LEAST_PROGRESS: usize = 64 * 1024;
 
 /// How much the socket gets at a time. Small pieces show sooner that the client reads, however slowly.
 pub(super) const PIECE: usize = 16 * 1024;
 
 impl<T> StallTimer<T> {
     pub(super) fn new(inner: T, limit: Duration) -> Self {
-        Self { inner, limit, place: None, stalled: None, taken: 0, is_told: false }
+        Self { inner, limit, place: None, stalled: None, accepted: 0, is_reported: false }
     }
 
     /// Reports to the place when the client stops reading, and when it continues.
@@ -43,12 +43,12 @@ impl<T> StallTimer<T> {
     }
 
     fn report_stall(&mut self, stalls: bool) {
-        if self.is_told != stalls
+        if self.is_reported != stalls
             && let Some(place) = &self.place
         {
             place.set_stalled(stalls);
         }
-        self.is_told = stalls;
+        self.is_reported = stalls;
     }
 
     /// After a partial write.
@@ -59,8 +59,8 @@ impl<T> StallTimer<T> {
     ) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = sent {
             self.report_stall(false);
-            self.taken = self.taken.saturating_add(bytes);
-            if self.stalled.is_none() || self.taken >= LEAST {
+            self.accepted = self.accepted.saturating_add(bytes);
+            if self.stalled.is_none() || self.accepted >= LEAST_PROGRESS {
                 self.stalled = None;
                 return sent;
             }
@@ -68,7 +68,7 @@ impl<T> StallTimer<T> {
         }
         self.report_stall(sent.is_pending());
         if self.stalled.is_none() {
-            self.taken = 0;
+            self.accepted = 0;
         }
         if self.is_in_time(context) { sent } else { Poll::Ready(Err(timed_out())) }
     }
@@ -173,15 +173,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_is_slow_is_sent_everything_and_one_that_only_sips_is_not() {
-        const ALL: usize = 8 * LEAST;
-        let (server, mut client) = tokio::io::duplex(LEAST);
+        const ALL: usize = 8 * LEAST_PROGRESS;
+        let (server, mut client) = tokio::io::duplex(LEAST_PROGRESS);
         let mut server = StallTimer::new(server, LIMIT);
         let sending = async move { server.write_all(&vec![7; ALL]).await };
-        let (sent, read) = tokio::join!(sending, read_by(&mut client, LEAST));
+        let (sent, read) = tokio::join!(sending, read_by(&mut client, LEAST_PROGRESS));
         sent.unwrap();
         assert_eq!(read, ALL);
 
-        let (server, mut client) = tokio::io::duplex(LEAST);
+        let (server, mut client) = tokio::io::duplex(LEAST_PROGRESS);
         let mut server = StallTimer::new(server, LIMIT);
         let began = tokio::time::Instant::now();
         let sending = async move { server.write_all(&vec![7; ALL]).await.map_err(|_| began.elapsed()) };

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 /// A chain of certificates has some kilobytes.
 const FILE_BYTES: u64 = 1024 * 1024;
-/// A handshake checks the files if they were read longer ago than this. A kubelet updates a changed Secret
+/// A handshake checks the files if the last check is older than this. A kubelet updates a changed Secret
 /// within a minute.
 const AGE: Duration = Duration::from_secs(10);
 

@@ -32,14 +32,14 @@ pub(crate) const KEY_BYTES: usize = 128;
 /// How many namespaces of all templates are checked for one answer.
 const NAMESPACES: usize = 256;
 /// How many bytes of the typed text a message repeats.
-const TOLD: usize = 80;
+const VALUE_SHOWN: usize = 80;
 /// How many Jobs with names from one key are examined.
-const OF_A_KEY: usize = 10;
+const JOBS_OF_A_KEY: usize = 10;
 /// A field of the request beside the parameters, as faults name it.
 pub(crate) const NAMESPACE: &str = "namespace";
 
 /// Shown in place of a secret default. A Job that is submitted without the parameter gets the default itself.
-const HIDDEN: &str = "redacted";
+const SECRET_SHOWN: &str = "redacted";
 
 /// The templates that can be submitted, and the client that creates their Jobs.
 pub(crate) struct SubmitDesk {
@@ -126,14 +126,14 @@ impl SubmitDesk {
             let secret = spec.secret_parameters(&self.offer.rules);
             let mut parameters = spec.parameters.clone();
             for parameter in parameters.iter_mut().filter(|it| secret.contains(it.name.as_str())) {
-                parameter.default = parameter.default.as_ref().map(|_| HIDDEN.into());
+                parameter.default = parameter.default.as_ref().map(|_| SECRET_SHOWN.into());
             }
             Some(TemplateView { name: name.clone(), about: spec.about.clone(), namespaces, parameters })
         };
         Ok(self.offer.templates.iter().filter_map(view).collect())
     }
 
-    /// `channel` is where the request came in. The key was checked.
+    /// `channel` is the way by which the request came. The key was checked.
     pub(crate) async fn submit_job(
         &self,
         app: &PortalApp,
@@ -168,19 +168,19 @@ impl SubmitDesk {
             ..SubmitView::default()
         };
         if request.dry_run {
-            return self.tried_out(acting, request, &job, view).await;
+            return self.submit_dry_run(acting, request, &job, view).await;
         }
         let mut made = app.submissions.await_turn(digest).await;
         let place = JobPlace { namespace: view.namespace.clone(), name: view.name.clone() };
         if let Some(other) = made.as_ref().filter(|other| **other != place) {
             return Err(made_elsewhere(other));
         }
-        refuse_one_that_is_gone(app, &view).await?;
-        refuse_one_elsewhere(app, &place, &name_end(&digest)).await?;
-        // A request that is given up may have made it.
+        refuse_deleted_job(app, &view).await?;
+        refuse_other_job_of_key(app, &place, &name_end(&digest)).await?;
+        // A request that is abandoned may still have created it.
         let before = made.replace(place);
         let created = self.submitter.create_job(acting, &view.namespace, &job, false).await;
-        // 409: the Job is there, perhaps by another replica.
+        // 409 means that the Job exists, perhaps by another replica.
         if matches!(created, Err(SubmitError::Refused { status, .. }) if status != 409) {
             *made = before;
         }
@@ -200,7 +200,7 @@ impl SubmitDesk {
         }
     }
 
-    async fn tried_out(
+    async fn submit_dry_run(
         &self,
         acting: ActingIdentity<'_>,
         request: &SubmitRequest,
@@ -227,7 +227,7 @@ impl SubmitDesk {
         // its content.
         let offered = self.offer.templates.get(&request.template);
         let Some((template, theirs)) = offered.zip(open.get(request.template.as_str())) else {
-            let message = format!("There is no template `{}`.", shorten_text(&request.template, TOLD));
+            let message = format!("There is no template `{}`.", shorten_text(&request.template, VALUE_SHOWN));
             let known: Vec<_> = open.keys().copied().collect();
             let hint = match known.is_empty() {
                 true => "No template is offered.".to_owned(),
@@ -324,7 +324,7 @@ fn content_digest(request: &SubmitRequest) -> [u8; 32] {
 }
 
 /// A late repeat does not create a deleted Job again: the journal still knows it.
-async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(), Problem> {
+async fn refuse_deleted_job(app: &PortalApp, view: &SubmitView) -> Result<(), Problem> {
     let query = TimelineQuery {
         kind: Some("Job".into()),
         namespace: Some(view.namespace.clone()),
@@ -351,11 +351,11 @@ async fn refuse_one_that_is_gone(app: &PortalApp, view: &SubmitView) -> Result<(
 /// A key makes only one Job, even if its template was renamed or another namespace is requested. Then the API
 /// server can't refuse the second one, because the names differ: the journal finds the first by the end of
 /// its name.
-async fn refuse_one_elsewhere(app: &PortalApp, here: &JobPlace, name_end: &str) -> Result<(), Problem> {
+async fn refuse_other_job_of_key(app: &PortalApp, here: &JobPlace, name_end: &str) -> Result<(), Problem> {
     let query = ObjectQuery {
         kind: Some("Job".into()),
         search: Some(name_end.to_owned()),
-        limit: Some(OF_A_KEY),
+        limit: Some(JOBS_OF_A_KEY),
         ..ObjectQuery::default()
     };
     let page = match app.views.object_page(&query).await {

@@ -12,12 +12,13 @@ use crate::answer::{FieldFault, Problem};
 /// The messages of admission webhooks may have any length.
 const MESSAGE_BYTES: usize = 4096;
 
-/// The message repeats them for programs that ignore the fields.
+/// The message repeats the faults for programs that ignore the fields.
 pub(super) fn wrong_values(faults: Vec<FieldFault>) -> Problem {
-    let told: Vec<_> = faults.iter().map(|fault| format!("`{}` {}", fault.field, fault.message)).collect();
+    let messages: Vec<_> =
+        faults.iter().map(|fault| format!("`{}` {}", fault.field, fault.message)).collect();
     Problem::new(
         StatusCode::UNPROCESSABLE_ENTITY,
-        format!("The values do not fit the template: {}.", told.join("; ")),
+        format!("The values do not fit the template: {}.", messages.join("; ")),
         "`kubewitness submit --list` and the portal's form show what each parameter takes.",
     )
     .of_fields(faults)
@@ -96,9 +97,9 @@ mod tests {
         let refused = |status, causes| {
             problem_of(SubmitError::Refused { status, message: "no".into(), causes }, &offer, &request)
         };
-        let told = refused(422, vec![cause("spec.parallelism"), cause("spec.backoffLimit")]);
-        let fields: Vec<_> = told.fields.iter().map(|fault| fault.field.as_str()).collect();
-        assert_eq!((told.status.as_u16(), fields), (422, vec!["workers", "spec.backoffLimit"]));
+        let refusal = refused(422, vec![cause("spec.parallelism"), cause("spec.backoffLimit")]);
+        let fields: Vec<_> = refusal.fields.iter().map(|fault| fault.field.as_str()).collect();
+        assert_eq!((refusal.status.as_u16(), fields), (422, vec!["workers", "spec.backoffLimit"]));
         for (status, answered) in [(401, 403), (403, 403), (404, 422), (400, 422), (405, 409)] {
             assert_eq!(refused(status, Vec::new()).status.as_u16(), answered);
         }

@@ -42,7 +42,7 @@ async fn openapi_and_routes_agree() {
     for (method, path) in ROUTES {
         let operations = paths[path].as_object().unwrap_or_else(|| panic!("{path} is not described"));
         assert_eq!(operations.keys().collect::<Vec<_>>(), [method], "{path}");
-        // The other method is refused by the route itself, so the route is there and takes only one.
+        // The route itself refuses the other method, so it exists and accepts only one.
         let other = if method == "get" { "POST" } else { "GET" };
         let answer = ask(
             &portal,
@@ -79,7 +79,7 @@ fn fits(openapi: &Value, schema: &Value, value: &Value, place: &str) {
     if let Some(reference) = schema["$ref"].as_str() {
         return fits(openapi, openapi.pointer(&reference[1..]).unwrap(), value, reference);
     }
-    // What a plugin did is any JSON, and its description says no more.
+    // A plugin's effects are any JSON, which the description can't restrict.
     let says_nothing = schema.as_object().is_some_and(|schema| schema.keys().all(|key| key == "description"));
     if *schema == Value::Bool(true) || says_nothing {
         return;
@@ -205,7 +205,7 @@ async fn a_refusal_is_a_problem_with_a_code_that_programs_can_rely_on() {
         fits(&openapi, &json!({"$ref": "#/components/schemas/Problem"}), &problem, path);
         assert_eq!((&problem["code"], &problem["status"]), (&json!(code), &json!(status)), "{path}");
         assert_eq!(problem["type"], format!("/api#{code}"));
-        // What clients of before read.
+        // The fields that older clients read.
         assert_eq!(problem["error"]["message"], problem["detail"]);
         assert_eq!(problem["error"]["code"], code);
         assert_eq!(answer.header("etag"), "", "a problem is not kept");
@@ -267,7 +267,7 @@ async fn an_answer_that_the_client_has_already_is_not_sent_again() {
         let other = asked(path, "W/\"other\"").await;
         assert_eq!((other.status.as_u16(), &other.text), (200, &first.text), "{path}");
     }
-    // A page is made for a person and a moment, and a probe is asked for now.
+    // A page depends on its reader and the moment, and a probe must be current.
     for path in ["/", "/healthz", "/metrics"] {
         let answer = get(&portal, path).await;
         assert_eq!((answer.header("etag"), answer.header("cache-control")), ("", "no-store"), "{path}");
@@ -305,7 +305,7 @@ async fn a_kind_or_source_that_nobody_watches_is_told_apart_from_an_empty_answer
         assert_eq!(message, "No source is called `nobody`.", "{path}");
         assert!(hint.contains("source `jobs`"), "{hint}");
     }
-    // Before the first source is configured, nobody can know.
+    // Before the first source is configured, nothing can be refused.
     let young = crate::portal(FakeViews { empty: true, ..FakeViews::default() });
     assert_eq!(get(&young, "/api/v1/objects?kind=deployments").await.json(), json!([]));
 }
@@ -504,8 +504,9 @@ async fn a_plugin_is_paused_and_resumed_with_a_reason_and_both_are_told() {
     assert_eq!(done, json!({"plugin": "notification", "changed": true, "paused": paused}));
     assert_eq!(order(pause, json!({"reason": "again"})).await.json()["changed"], false);
     let plugins = get(&portal, "/api/v1/plugins").await.json();
-    let told: Vec<_> = plugins.as_array().unwrap().iter().filter_map(|plugin| plugin.get("paused")).collect();
-    assert_eq!(told, [&paused]);
+    let pauses: Vec<_> =
+        plugins.as_array().unwrap().iter().filter_map(|plugin| plugin.get("paused")).collect();
+    assert_eq!(pauses, [&paused]);
     let done = order(resume, json!({"reason": "moved"})).await.json();
     assert_eq!(done, json!({"plugin": "notification", "changed": true}));
 }

@@ -1,4 +1,4 @@
-//! Clients that send nothing, send half of it, or do not read: what they cost, and that they keep nobody
+//! Tests of clients that send nothing, send incompletely, or do not read: they cost little, and keep nobody
 //! else out.
 
 use std::net::SocketAddr;
@@ -20,9 +20,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fake::FakeViews;
 
-/// Nothing here takes longer unless it is held up for ever.
+/// Longer than anything here takes, unless it hangs.
 const LONGEST: Duration = Duration::from_secs(60);
-/// No test waits for the bounds that have this one.
+/// A limit that no test reaches.
 const NEVER: Duration = Duration::from_secs(600);
 
 const HEALTHZ: &str = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -85,7 +85,7 @@ impl BoundedServer {
         value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()
     }
 
-    /// Waits until the metrics say so.
+    /// Waits until the metrics contain this line.
     async fn counts(&self, line: &str, wanted: u64) {
         let counted = async {
             while self.metric(line).await != wanted {
@@ -105,7 +105,7 @@ impl RawClient {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Until it holds `end`.
+    /// Reads until the text has this end.
     async fn hears(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.contains(end) {
@@ -131,19 +131,19 @@ impl RawClient {
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
         let read = tokio::time::timeout(LONGEST, self.stream.read_to_end(&mut text)).await;
-        // Closed with something of ours unread, it is reset, which is an end as well.
+        // If the server has unread data, the connection is reset, which also ends it.
         read.expect("the server closes it").ok();
         String::from_utf8_lossy(&text).into_owned()
     }
 }
 
-/// Asks for a story that is larger than all buffers on the way, and reads nothing.
+/// Requests a story that is larger than all buffers on the way, and reads nothing.
 async fn unread(server: &BoundedServer, says: &str) -> RawClient {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut client = RawClient { stream: socket.connect(server.address).await.unwrap() };
     client.says(says).await;
-    // Its first bytes are there: it is being answered.
+    // The first bytes have arrived, so the answer is in progress.
     let mut first = [0; 1];
     tokio::time::timeout(LONGEST, client.stream.peek(&mut first)).await.expect("an answer").unwrap();
     client
@@ -268,7 +268,7 @@ async fn an_answer_that_has_begun_is_finished_at_the_end() {
     server.ends().await;
 }
 
-/// The text of a body that is sent in chunks, up to the last one.
+/// The text of a chunked body, up to its last chunk.
 fn chunks(mut body: &str) -> String {
     let mut text = String::new();
     loop {
@@ -296,7 +296,7 @@ async fn more_connections_than_places_keep_no_client_out() {
     for _ in 0..20 {
         server.connect("").await.expect_answer().await;
     }
-    // This machine has 14 of 16 places, of which this question is one.
+    // This machine may use 14 of 16 places, and this request has one.
     assert!(server.metric(r#"kubewitness_http_connections{listener="portal"}"#).await <= 14);
     assert!(
         server
@@ -319,7 +319,7 @@ async fn requests_whose_body_never_comes_keep_no_client_out() {
         half_sent.push(client);
         server.connect("").await.expect_answer().await;
     }
-    // One whose body comes in the end is answered.
+    // A client whose body arrives in the end is answered.
     let (header, body) = HALF_A_BODY.split_once("{").unwrap();
     let whole = r#"{"plugin":"none"}"#;
     let header = header.replace("1000", &whole.len().to_string());
@@ -376,7 +376,7 @@ async fn over_https_a_handshake_has_its_time_and_its_connection_a_place() {
     let server =
         BoundedServer::portal(FakeViews::default(), PortalOptions { tls: Some(files), ..options(bounds) });
     for says in ["", HEALTHZ, HALF_A_HEADER, "\x16\x03\x01"] {
-        // More than there are places.
+        // More clients than places.
         let mut clients = Vec::new();
         for _ in 0..6 {
             clients.push(server.connect(says).await);
@@ -387,7 +387,7 @@ async fn over_https_a_handshake_has_its_time_and_its_connection_a_place() {
     }
     let client = trusting(&made.authority);
     let name: rustls::pki_types::ServerName<'static> = "127.0.0.1".try_into().unwrap();
-    // A machine with much else to do may take longer than the bound for one handshake, and not for each.
+    // A busy machine may take longer than the limit for one handshake, but not for each.
     let shaken = async {
         loop {
             let stream = TcpStream::connect(server.address).await.unwrap();
@@ -420,7 +420,7 @@ async fn without_its_certificate_nothing_is_served() {
 async fn one_that_is_read_slowly_keeps_its_place_while_another_one_rests() {
     let server = BoundedServer::portal(long_story(), options(ListenerBounds { connections: 3, ..bounds() }));
     let mut slow = unread(&server, EVENTS).await;
-    // A third of a send buffer would take longer than an unread answer keeps its place.
+    // The client would take longer for a third of the send buffer than an unread answer may stay.
     let reading = async {
         let began = std::time::Instant::now();
         while began.elapsed() < Duration::from_secs(6) {

@@ -10,12 +10,12 @@ struct CountingAllocator;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 thread_local! {
-    /// The bytes held now, and the most of them so far.
+    /// The bytes held now, and their maximum so far.
     static HELD: Cell<(isize, isize)> = const { Cell::new((0, 0)) };
 }
 
 fn count(bytes: isize) {
-    // A thread that ends gives back its last bytes uncounted.
+    // The last bytes that an ending thread releases are not counted.
     let counted = HELD.try_with(|held| {
         let (now, most) = held.get();
         held.set((now + bytes, most.max(now + bytes)));
@@ -23,7 +23,7 @@ fn count(bytes: isize) {
     counted.ok();
 }
 
-// SAFETY: the system's allocator does all of it. Counting allocates nothing.
+// SAFETY: the system's allocator does all the work. Counting allocates nothing.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// The bytes that this thread holds beyond those that it held when this was made.
+/// The bytes that this thread has allocated since this was created.
 pub struct HeldBytes(isize);
 
 impl HeldBytes {

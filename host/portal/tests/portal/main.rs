@@ -1,8 +1,8 @@
 //! The portal as a client sees it: every route, every refusal, the live stream.
 //!
-//! Requests go through the real router to made-up views (`fake`) that show every condition at once; to bring
-//! a real controller into all of them would take long. So these tests check answers, rights and pages.
-//! End-to-end tests check that the real views show the truth.
+//! Requests go through the real router to made-up views (`fake`) that show every condition at once, which a
+//! real controller would take long to reach. So these tests check answers, rights and pages. End-to-end tests
+//! check that the real views show the truth.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,7 +45,7 @@ impl PortalAnswer {
         self.headers.get(name).map_or("", |value| value.to_str().unwrap())
     }
 
-    /// The message and the hint of a problem, which every refusal has.
+    /// The message and the hint of a problem.
     pub fn problem(&self) -> (String, String) {
         let json = self.json();
         let text = |name: &str| json["error"][name].as_str().unwrap().to_owned();

@@ -1,5 +1,5 @@
-//! The whole page of metrics against the grammar of the text format, and its figures against
-//! those of the status.
+//! Tests of the page of metrics against the grammar of the text format, and of its figures against those of
+//! the status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ fn is_name(text: &str) -> bool {
         && characters.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Reads the page line by line and panics where it does not follow the grammar.
+/// Parses the page, and panics if it violates the grammar.
 fn parse(text: &str) -> BTreeMap<String, MetricFamily> {
     assert!(text.ends_with('\n'), "the last line ends, too");
     let mut families: BTreeMap<String, MetricFamily> = BTreeMap::new();
@@ -167,7 +167,7 @@ async fn figures_are_those_of_the_status() {
             "{name} {part}"
         );
     }
-    // A name with a quote and a backslash comes back as it is; what never happened has no time.
+    // A name with a quote and a backslash is unchanged, and an event that never happened has no time.
     let odd = [("source", "pods\"\\")];
     assert_eq!(value(&families, "kubewitness_source_held_up", &odd), Some(1.0));
     assert_eq!(value(&families, "kubewitness_source_last_event_age_seconds", &odd), None);
@@ -238,10 +238,10 @@ async fn figures_are_those_of_the_status() {
     assert_eq!(value(&families, "kubewitness_configuration_problems", &[]), Some(3.0));
 }
 
-/// Labels whose values are the operator's own names, or hold one.
+/// Labels whose values are or contain the operator's own names.
 const NAMES: [&str; 7] = ["source", "plugin", "name", "stream", "replica", "ledger", "holder"];
 
-/// The labels of a family: those with few values together with these.
+/// The labels of a family that have few values, and these.
 fn labels(family: &MetricFamily) -> String {
     let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (label, value) in family.samples.iter().flat_map(|(labels, _)| labels) {
@@ -268,7 +268,7 @@ async fn no_metric_names_an_object_or_a_namespace() {
     for object in objects {
         for name in ["namespace", "name", "uid"] {
             let name = object["object"][name].as_str().unwrap();
-            // A stream of the settings has this name, too.
+            // A stream in the settings has the same name.
             let is_setting = name == "platform";
             assert!(is_setting || !page.contains(&format!("\"{name}\"")), "{name}");
         }

@@ -5,8 +5,7 @@ use axum::body::Body;
 use crate::fake::FakeViews;
 use crate::{PortalAnswer, ask, get, portal, request};
 
-/// Checks the parts that every page has, so that it can be read by keyboard, by screen reader and without
-/// script.
+/// Checks the parts that every page has for keyboards, screen readers and readers without scripts.
 fn check_page(answer: &PortalAnswer, path: &str) {
     let text = &answer.text;
     assert_eq!(answer.header("content-type"), "text/html; charset=utf-8", "{path}");
@@ -187,7 +186,7 @@ async fn what_was_in_a_phase_is_listed_with_when_and_a_way_back() {
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    // It is of the past: nothing follows it, and nothing counts what is there by phase.
+    // The page shows the past, so it has no live updates and no counts by phase.
     for words in ["id=\"objects\"", "aria-label=\"By phase\"", "sort="] {
         assert!(!text.contains(words), "{words} is in\n{text}");
     }
@@ -268,7 +267,7 @@ async fn the_page_of_an_event_tells_what_it_says_how_often_and_of_which_object()
     ] {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    // It has no phase, and nobody is told of it.
+    // An Event has no phase and no notifications.
     for page in [
         "/objects/uid-event",
         "/objects/uid-event?at=2026-11-20+13:00",
@@ -328,7 +327,7 @@ async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_
             "{path}"
         );
         let same = again(path, part.header("etag")).await;
-        // Times that grow make another page of one that is live.
+        // A live page differs when durations in it have grown.
         assert!(same.status == 304 && same.text.is_empty() || live, "{path}");
     }
     assert_eq!(again("/objects/nobody", "").await.status, 404);
@@ -873,8 +872,8 @@ async fn the_page_of_the_api_has_each_operation_and_a_place_for_each_code() {
     let text = get(&portal, "/api").await.text;
     let openapi = get(&portal, "/api/v1/openapi.json").await.json();
     for (path, methods) in openapi["paths"].as_object().unwrap() {
-        for (method, told) in methods.as_object().unwrap() {
-            let id = told["operationId"].as_str().unwrap();
+        for (method, expected) in methods.as_object().unwrap() {
+            let id = expected["operationId"].as_str().unwrap();
             let head = format!("<h2 id=\"op-{id}\"><code>{} {path}</code></h2>", method.to_uppercase());
             assert!(text.contains(&head), "{head}");
         }

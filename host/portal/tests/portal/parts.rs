@@ -1,4 +1,4 @@
-//! Long lists come in parts: each row once, over the API and on the pages.
+//! Tests of long lists in parts: each row comes once, over the API and on the pages.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tower::ServiceExt;
 use crate::fake::{self, FakeViews};
 use crate::{get, portal};
 
-/// Lists of the API, each with what tells its rows apart.
+/// Lists of the API, each with the field that identifies its rows.
 const LISTS: [(&str, &str); 3] =
     [("/api/v1/gaps", "/reason"), ("/api/v1/poison", "/number"), ("/api/v1/deadletters", "/seq")];
 
@@ -21,7 +21,7 @@ fn next(link: &str) -> Option<&str> {
     link.strip_prefix('<')?.strip_suffix(">; rel=\"next\"")
 }
 
-/// The answers from this one on.
+/// The answers from this part on.
 async fn parts(portal: &Router, first: &str) -> Vec<Value> {
     let (mut parts, mut address) = (Vec::new(), Some(first.to_owned()));
     while let Some(asked) = address {
@@ -53,7 +53,7 @@ async fn a_list_that_is_asked_for_in_parts_has_each_row_once_and_in_order() {
     }
 }
 
-/// The long way: written as it is read, and without a tag.
+/// A long answer is written as it is read, without an ETag.
 #[tokio::test]
 async fn a_timeline_that_is_written_as_it_is_read_is_the_same_as_in_parts() {
     let fake = Arc::new(FakeViews::default());
@@ -150,7 +150,7 @@ async fn what_is_no_cursor_of_a_list_is_refused_with_where_to_find_one() {
     }
 }
 
-/// Finds the address on a page that a link with this text leads to.
+/// The address of the link with this text.
 fn link<'a>(page: &'a str, text: &str) -> Option<&'a str> {
     let before = &page[..page.find(&format!(">{text}</a>"))?];
     before.rsplit_once("href=\"")?.1.split_once('"').map(|(address, _)| address)

@@ -14,7 +14,7 @@ use crate::{ask, get, options, request};
 struct EventStream {
     body: Body,
     text: String,
-    /// The id of the last event, as it came.
+    /// The id of the last event, unchanged.
     last: String,
 }
 
@@ -132,7 +132,8 @@ async fn id_of(router: &Router, seq: u64) -> String {
     stream.last
 }
 
-/// The state at this position, observed at another moment: a journal that was restored has grown again.
+/// Replaces the state at this position by one with another time, as in a restored journal that has grown
+/// again.
 fn grown_again(fake: &FakeViews, seq: u64) {
     let mut states = fake.states.lock().unwrap();
     let state = states.iter_mut().find(|state| state.seq == seq).unwrap();
@@ -204,8 +205,8 @@ async fn a_stream_that_lacks_states_that_retention_removed_says_so() {
         let response = router.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
         response.headers().get("kubewitness-notice").map(|told| told.to_str().unwrap().to_owned())
     };
-    let told = notice("/api/v1/events?after=3", None).await;
-    assert!(told.is_some_and(|told| told.contains("after position 3")));
+    let removed = notice("/api/v1/events?after=3", None).await;
+    assert!(removed.is_some_and(|removed| removed.contains("after position 3")));
     assert!(notice("/api/v1/events", Some("6")).await.is_some());
     for whole in ["/api/v1/events?after=7", "/api/v1/events?after=5000", "/api/v1/events"] {
         assert_eq!(notice(whole, None).await, None, "{whole}");

@@ -1,4 +1,5 @@
-//! Submitting Jobs: in whose name the API server is asked, one Job of a key, and each refusal beside its field.
+//! Tests of submitting Jobs: the identity used for the API server, one Job for each key, and the field of
+//! each refusal.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -23,13 +24,13 @@ const OWN: (&str, &str) = ("sec-fetch-site", "same-origin");
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// An API server that knows Jobs by name, and who asked for each.
+/// An API server that knows Jobs by name, with the identity of each request.
 pub struct FakeJobs {
     offer: Option<Arc<TemplateOffer>>,
     made: Mutex<BTreeMap<(String, String), Value>>,
     asked_by: Mutex<Vec<String>>,
     refusal: Mutex<Option<SubmitError>>,
-    /// The Job is created, and the answer is lost.
+    /// Creates the Job, but loses the answer.
     loses_answer: Mutex<bool>,
 }
 
@@ -130,7 +131,7 @@ fn with(jobs: &Arc<FakeJobs>) -> impl FnOnce(PortalOptions) -> PortalOptions + u
     |options| PortalOptions { submitter: Some(submitter), ..options }
 }
 
-/// Where nobody signs in.
+/// A portal without sign-in.
 fn open(jobs: &Arc<FakeJobs>) -> Router {
     kubewitness_portal::router(Arc::new(FakeViews::default()), &with(jobs)(options()))
 }
@@ -156,12 +157,12 @@ async fn a_job_is_made_of_a_template_with_who_and_by_which_channel_in_its_annota
         "channel": "cli", "who": "ada"});
     let answer = send(&open(&jobs), "k", &request.to_string()).await;
     assert_eq!(answer.status, 201, "{}", answer.text);
-    let (told, job) = (answer.json(), jobs.only());
+    let (view, job) = (answer.json(), jobs.only());
     assert_eq!(
-        (&told["created"], &told["uid"], &told["submitter"]),
+        (&view["created"], &view["uid"], &view["submitter"]),
         (&json!(true), &json!("uid-1"), &json!("ada"))
     );
-    assert_eq!(told["name"], job["metadata"]["name"]);
+    assert_eq!(view["name"], job["metadata"]["name"]);
     assert_eq!(job["spec"], json!({"parallelism": 4, "size": "large"}));
     let annotations = &job["metadata"]["annotations"];
     assert_eq!(annotations["kubewitness.dev/channel"], "cli");
@@ -196,7 +197,7 @@ async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_name
     }
 }
 
-/// The journal has not seen the first Job yet, and the API server tells names of one namespace apart alone.
+/// The journal does not have the first Job yet, and the API server only compares names within a namespace.
 #[tokio::test]
 async fn a_key_makes_one_job_also_where_requests_for_two_namespaces_come_at_once() {
     let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
@@ -210,14 +211,14 @@ async fn a_key_makes_one_job_also_where_requests_for_two_namespaces_come_at_once
     assert!(second.problem().0.contains("in the namespace research"), "{}", second.text);
     assert_eq!((send(&router, "k", &one).await.status.as_u16(), jobs.names().len()), (200, 1));
 
-    // A refusal has made nothing.
+    // A refused request has created nothing.
     *jobs.refusal.lock().unwrap() =
         Some(SubmitError::Refused { status: 403, message: "no".into(), causes: Vec::new() });
     assert_eq!(send(&router, "other", &one).await.status, 403);
     *jobs.refusal.lock().unwrap() = None;
     assert_eq!(send(&router, "other", &two).await.status, 201);
 
-    // An answer that is lost may have made one.
+    // A request with a lost answer may have created a Job.
     *jobs.loses_answer.lock().unwrap() = true;
     assert!(send(&router, "lost", &one).await.status.is_server_error());
     assert_eq!(send(&router, "lost", &two).await.status, 409);
@@ -226,7 +227,7 @@ async fn a_key_makes_one_job_also_where_requests_for_two_namespaces_come_at_once
 #[tokio::test]
 async fn a_key_makes_one_job_whether_it_comes_twice_at_once_or_after_a_lost_answer() {
     let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
-    // Two replicas.
+    // The same with two replicas.
     let (one, other, values) = (open(&jobs), open(&jobs), body(&json!({"size": "small"})));
     let (first, second) = tokio::join!(send(&one, "k", &values), send(&other, "k", &values));
     let mut statuses = [first.status.as_u16(), second.status.as_u16()];
@@ -432,7 +433,7 @@ async fn nobody_submits_unless_the_settings_say_so() {
     }
     let on = Arc::new(FakeJobs::new(Credentials::Controller));
     assert!(crate::get(&open(&on), "/").await.text.contains("href=\"/submit\""));
-    // Nobody signs in, and the settings want people.
+    // People are not distinguished, but the settings need their identity.
     for credentials in [Credentials::Token, Credentials::Impersonation] {
         let jobs = Arc::new(FakeJobs::new(credentials));
         let answer = send(&open(&jobs), "k", &body(&json!({"size": "small"}))).await;
@@ -464,12 +465,12 @@ async fn the_api_server_is_asked_in_the_name_of_the_person_who_asks_and_of_nobod
         assert_eq!(*jobs.asked_by.lock().unwrap(), [expected]);
         let annotations = jobs.only()["metadata"]["annotations"].clone();
         assert_eq!(annotations["kubewitness.dev/submitter"], "user-red", "whatever they say of themselves");
-        // The same key of another person is another key.
+        // The same key of another person is a different key.
         let blue = signed_in(&portal, &[("authorization", "Bearer blue")], "k").await;
         assert_eq!((blue.status.as_u16(), jobs.names().len()), (201, 2), "{}", blue.text);
         assert_eq!(signed_in(&portal, &[], "k").await.status, 401);
         assert_eq!(signed_in(&portal, &[("authorization", "Bearer nobody")], "k").await.status, 401);
-        // Whom a proxy has signed in has no token.
+        // A person whom a proxy has signed in has no token.
         let proxied = signed_in(&portal, &PROXY, "k3").await;
         let expected = if credentials == Credentials::Token { 403 } else { 201 };
         assert_eq!(proxied.status, expected, "{}", proxied.text);
@@ -525,14 +526,15 @@ async fn nobody_learns_the_namespaces_of_others_from_a_template() {
             json!({"template": template, "namespace": namespace, "parameters": {"zebra": 1}}).to_string();
         portal.ask("POST", JOBS, &[red, JSON], &body).await
     };
-    // Of a template that is not open to them, the answers are those of none, whatever is right or wrong about them.
+    // If a template is not open to them, the answer is that of an unknown template, however valid the request
+    // is.
     for namespace in ["green", "blue", "red"] {
         let (theirs, none) = (send("theirs", namespace).await, send("none", namespace).await);
         assert_eq!((theirs.status, none.status), (404.try_into().unwrap(), 404.try_into().unwrap()));
         assert!(none.text.contains("The templates are both, open."), "{}", none.text);
         assert_eq!(theirs.text.replace("theirs", "none"), none.text);
     }
-    // And neither does an answer tell which other namespaces a template accepts.
+    // An answer does not reveal which other namespaces a template allows, either.
     let (listed, unlisted) = (send("both", "blue").await, send("both", "green").await);
     assert!(listed.text.contains("is not one of red"), "{}", listed.text);
     assert_eq!((listed.status, listed.text.replace("blue", "green")), (unlisted.status, unlisted.text));

@@ -26,7 +26,7 @@ use wasmtime::Engine;
 use wasmtime::component::Component;
 
 use super::mapped::{PrivateCopy, deserialize_component};
-use super::unused::{self, CODE};
+use super::unused::{self, CODE_EXTENSION};
 
 const MAGIC: &[u8; 5] = b"kwcw1";
 const TAG: usize = 32;
@@ -77,7 +77,7 @@ impl CodeCache {
     }
 
     fn path(&self, digest: &str) -> PathBuf {
-        self.folder.join(format!("{digest}.{CODE}"))
+        self.folder.join(format!("{digest}.{CODE_EXTENSION}"))
     }
 
     /// The authenticated message without its end, the code.
@@ -129,7 +129,8 @@ impl CodeCache {
         loaded.map_err(NotLoaded::Unfit)
     }
 
-    /// Whether the code is as written. It is read in pieces, and `code` gets exactly the checked bytes.
+    /// Whether the code is unchanged since it was written. It is read in pieces, and `code` gets exactly the
+    /// checked bytes.
     fn verify_code(&self, digest: &str, file: &mut fs::File, code: &mut impl Write) -> io::Result<bool> {
         let (mut magic, mut tag) = ([0; MAGIC.len()], [0; TAG]);
         let begins = file.read_exact(&mut magic).and_then(|()| file.read_exact(&mut tag));
@@ -154,7 +155,7 @@ impl CodeCache {
             code.write_all(&piece[..length])?;
         }
         let expected = message.sign();
-        // The time does not depend on where the two differ.
+        // A comparison in constant time.
         let differs = expected.as_ref().iter().zip(tag).fold(0, |all, (a, b)| all | (a ^ b));
         Ok(std::hint::black_box(differs) == 0)
     }
@@ -182,7 +183,7 @@ impl CodeCache {
         tracing::warn!(folder = %self.folder.display(), %error, "compiled code can't be kept");
     }
 
-    /// Begins an entry whose code comes in pieces. It does not exist until it is finished.
+    /// Begins an entry whose code comes in pieces. Others can't see it until it is finished.
     pub fn begin_entry(&self, digest: &str) -> io::Result<CacheEntry> {
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
@@ -228,9 +229,8 @@ impl Drop for CacheEntry {
 }
 
 /// Loads code that a child process of this one compiled, as it came through their pipe. It needs no
-/// authentication code: cached code comes through the same pipe, and the authentication code only protects
-/// the file against later changes. Here no file exists, nobody else has an end of the pipe, and a key of this
-/// process over its own memory would prove nothing.
+/// authentication code, because that only protects a file against later changes. Here no file exists, and
+/// nobody else has an end of the pipe.
 pub fn from_own_child(engine: &Engine, code: &[u8]) -> wasmtime::Result<Component> {
     deserialize_component(engine, code)
 }
@@ -246,8 +246,8 @@ fn remove_unfinished(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The key of this folder. Kubernetes gives the volume's group rights to each file, so the group does not
-/// count as others.
+/// The key of this folder, which no other user may read. Kubernetes gives the volume's group rights to each
+/// file, so the group is ignored.
 fn own_key(path: &Path) -> io::Result<[u8; files::KEY_BYTES]> {
     let random =
         |key: &mut [u8]| SystemRandom::new().fill(key).map_err(|_| io::Error::other("no random bytes"));
@@ -323,8 +323,8 @@ mod tests {
         make(&bench.file());
         assert!(!bench.is_trusted(DIGEST));
         make(&bench.folder.path().join("key"));
-        let told = CodeCache::open(bench.folder.path(), &bench.engine).err().unwrap().to_string();
-        assert!(told.contains("it is a pipe"), "{told}");
+        let error = CodeCache::open(bench.folder.path(), &bench.engine).err().unwrap().to_string();
+        assert!(error.contains("it is a pipe"), "{error}");
     }
 
     #[test]

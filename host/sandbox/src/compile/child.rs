@@ -19,8 +19,8 @@ pub struct ChildBounds {
     pub cpu: u64,
 }
 
-/// Compiles the component on standard input, and writes the code to standard output. It is the first action
-/// of the process, which gives up everything else.
+/// Compiles the component on standard input, and writes the code to standard output. It must run before
+/// anything else in the process, because it gives up all other rights.
 pub fn compile_here(bounds: ChildBounds) -> ExitCode {
     match confine_child(bounds) {
         Ok(lacking) => lacking.iter().for_each(|lacking| eprintln!("not given up: {lacking}")),

@@ -33,8 +33,8 @@ pub struct CodeStore {
     engine: Engine,
     cache: Option<CodeCache>,
     compiler: ComponentCompiler,
-    /// One process compiles at a time, because each may take the allowed memory. Requests are served in
-    /// order.
+    /// One process compiles at a time, in the order of the requests, because each may take the allowed
+    /// memory.
     turn: Arc<tokio::sync::Mutex<()>>,
     refusals: CompileRefusals,
     marks: UseMarks,
@@ -58,7 +58,7 @@ type CodeCell = BoxFuture<'static, Result<(Component, Duration), SandboxError>>;
 pub struct CompiledCode {
     pub digest: String,
     pub code: Arc<Component>,
-    /// How long it was compiled; zero if its code was cached.
+    /// The duration of its compilation; zero if its code was cached.
     pub took: Duration,
 }
 
@@ -133,7 +133,7 @@ impl CodeStore {
         loaded.get(digest).and_then(Weak::upgrade)
     }
 
-    /// Code that others already hold is preferred, and the new copy is dropped.
+    /// Stores new code. If others already hold the same code, the new copy is dropped and theirs is returned.
     fn hold_code(&self, digest: &str, code: Component) -> Arc<Component> {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.retain(|_, held| held.strong_count() > 0);
@@ -191,10 +191,11 @@ impl CodeStore {
         let stop = CancellationToken::new();
         let _guard = stop.clone().drop_guard();
         let (store, of, most) = (self.clone(), digest.clone(), limits.clone());
-        // It keeps one thread until its end: the process ends with the thread that started it.
+        // The future keeps one thread until its end, because the process ends with the thread that started
+        // it.
         let compiled = run_blocking(move || {
             let _turn = turn;
-            // It may have been compiled with other limits meanwhile.
+            // It may have been compiled with other limits in the meantime.
             if let Some(component) = store.cached_code(&of) {
                 return Some(Ok((component, Duration::ZERO)));
             }
@@ -208,7 +209,7 @@ impl CodeStore {
             };
             let compiling = store.compile_component(&bytes, &of, &most, is_large);
             let compiled = Handle::current().block_on(stop.run_until_cancelled(compiling));
-            // The folder grows only here.
+            // The folder grows nowhere else.
             store.remove_unused(&of);
             compiled.map(|compiled| {
                 let compiled = compiled.map_err(|error| store.refusal_message(error, &of, &most))?;
@@ -221,8 +222,8 @@ impl CodeStore {
         }
     }
 
-    /// Why a component is not compiled, if earlier processes died while compiling it. From then on it counts
-    /// as refused.
+    /// The reason not to compile a component, if earlier processes died while compiling it. From then on it
+    /// counts as refused.
     fn refusal_if_deadly(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
         if !self.marks.is_deadly(digest, limits) {
             return None;
@@ -295,7 +296,8 @@ impl CodeStore {
         cache::from_own_child(&self.engine, &code).map_err(refused)
     }
 
-    /// The code is written to disk as it arrives, and is trusted only if the cache verifies it.
+    /// Compiles and writes the code to disk as it arrives. It is trusted only after the cache has verified
+    /// it.
     async fn compile_to_cache(
         &self,
         cache: &CodeCache,
@@ -313,7 +315,7 @@ impl CodeStore {
     }
 }
 
-/// Publishes what is being compiled, until it is dropped.
+/// Publishes the digest of what is being compiled, until this is dropped.
 struct ShownProgress<'a>(&'a watch::Sender<Option<Arc<str>>>);
 
 impl<'a> ShownProgress<'a> {

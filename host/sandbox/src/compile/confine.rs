@@ -1,7 +1,7 @@
 //! Confines the process that compiles before it reads its first byte. The compiler is large and its input
-//! hostile: a fault in it must lead into a process that can only compute and answer.
+//! hostile, so a fault in it must not give anybody more than a process that can compute and answer.
 //!
-//! This works on Linux. Elsewhere the process is limited only in time.
+//! This works on Linux. Elsewhere only the time of the process is limited.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -162,8 +162,8 @@ mod tests {
             .env(WITHIN, "yes")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("still here"), "{output:?}");
+        let output_text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && output_text.contains("still here"), "{output:?}");
     }
 
     fn in_confinement() {
@@ -190,8 +190,8 @@ mod tests {
         assert_eq!(vec![1_u8; 64 << 20].iter().map(|byte| u64::from(*byte)).sum::<u64>(), 64 << 20);
         assert_eq!(io::stdin().read(&mut [0; 1]).unwrap(), 0, "its input can be read");
         // If the kernel refuses the filter, as it does from here on, nothing is compiled.
-        let told = confine_process(1 << 30, 60).unwrap_err();
-        assert!(told.contains("system calls") && told.contains("seccomp"), "{told}");
+        let error = confine_process(1 << 30, 60).unwrap_err();
+        assert!(error.contains("system calls") && error.contains("seccomp"), "{error}");
         println!("still here");
     }
 }

@@ -19,7 +19,7 @@ impl PrivateCopy {
         files::open_unnamed_file(folder).map(Self)
     }
 
-    /// The file has code that this program made for this engine, so its author is known.
+    /// Loads code whose author is known: this program made it for this engine.
     pub fn load(mut self, engine: &Engine) -> wasmtime::Result<Component> {
         match self.map_component(engine) {
             Ok(component) => Ok(component),

@@ -50,8 +50,8 @@ impl ComponentCompiler {
 pub fn engine_configuration() -> Config {
     let mut config = Config::new();
     config.epoch_interruption(true).concurrency_support(false);
-    // Nobody reads where in a component's file a trap came from, and no debugger unwinds its frames: the two
-    // tables would only use memory.
+    // Both tables would only use memory: nobody reads the position of a trap in a component's file, and no
+    // debugger unwinds its frames.
     config.generate_address_map(false).native_unwind_info(false);
     config
 }

@@ -1,5 +1,5 @@
-//! Determines from the header, the imports and the exports of a file what it is, and exactly what does not
-//! fit. It knows names and versions; types are checked by the linker.
+//! Determines the kind of a file from its header, imports and exports, and names each mismatch. It compares
+//! names and versions; the linker checks types.
 
 use crate::error::SandboxError;
 
@@ -9,16 +9,16 @@ const PACKAGE: &str = "kubewitness:plugin/";
 /// The interface that makes a component a plugin.
 const HANDLER: &str = "kubewitness:plugin/handler";
 
-/// The interface of a plugin that is called on a schedule; it exists since 1.1.
+/// The interface of a plugin that is called on a schedule, since 1.1.
 pub const TICKER: &str = "kubewitness:plugin/ticker";
 
 /// The version of the interfaces that this controller implements.
-const SPOKEN: (u64, u64) = (1, 2);
+const INTERFACE_VERSION: (u64, u64) = (1, 2);
 
 /// The advice if the versions don't match.
 pub const OTHERWISE: &str = "build it against that version, or run a controller that knows it";
 
-/// Interfaces that a plugin can import, beside the types that they share.
+/// Interfaces that a plugin can import, in addition to the shared types.
 const CAPABILITIES: [&str; 12] = [
     "clock",
     "config",
@@ -68,12 +68,12 @@ fn split_version(name: &str) -> (&str, &str) {
 fn is_spoken(version: &str) -> bool {
     let mut numbers = version.split('.').map(str::parse::<u64>);
     matches!((numbers.next(), numbers.next()), (Some(Ok(major)), Some(Ok(minor)))
-        if major == SPOKEN.0 && minor <= SPOKEN.1)
+        if major == INTERFACE_VERSION.0 && minor <= INTERFACE_VERSION.1)
 }
 
 /// The version of the interfaces that a component implements, from its exports.
 pub fn interface_version<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<String, SandboxError> {
-    let (major, minor) = SPOKEN;
+    let (major, minor) = INTERFACE_VERSION;
     let names: Vec<&str> = exports.into_iter().collect();
     let Some((_, version)) =
         names.iter().map(|name| split_version(name)).find(|(interface, _)| *interface == HANDLER)
@@ -99,7 +99,7 @@ pub fn exports_ticker<'a>(exports: impl IntoIterator<Item = &'a str>) -> Result<
     let mut exports = exports.into_iter();
     let Some(name) = exports.find(|name| split_version(name).0 == TICKER) else { return Ok(false) };
     if !is_spoken(split_version(name).1) {
-        let (major, minor) = SPOKEN;
+        let (major, minor) = INTERFACE_VERSION;
         return unfit_error(format!(
             "the component exports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
         ));
@@ -122,7 +122,7 @@ pub fn imported_capabilities<'a>(
                 ));
             }
             if !is_spoken(version) {
-                let (major, minor) = SPOKEN;
+                let (major, minor) = INTERFACE_VERSION;
                 return unfit_error(format!(
                     "the component imports `{name}`, this controller speaks {major}.{minor}: {OTHERWISE}"
                 ));

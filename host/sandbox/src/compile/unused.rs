@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 /// The extension of a file of code.
-pub const CODE: &str = "cwasm";
+pub const CODE_EXTENSION: &str = "cwasm";
 /// Longer than a release is compared, rolled back or taken up again.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The size of all code that this process does not hold: a few large components, or hundreds of small ones.
-const BYTES: u64 = 1 << 30;
+const UNUSED_BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct UnusedFile {
@@ -32,7 +32,7 @@ pub fn remove(folder: &Path, is_held: impl Fn(&str) -> bool) -> io::Result<()> {
     let mut others = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.extension().is_none_or(|ending| ending != CODE) {
+        if path.extension().is_none_or(|ending| ending != CODE_EXTENSION) {
             continue;
         }
         if path.file_stem().and_then(|digest| digest.to_str()).is_some_and(&is_held) {
@@ -65,7 +65,7 @@ fn surplus_files(mut files: Vec<UnusedFile>, now: SystemTime) -> Vec<PathBuf> {
     let mut bytes = 0u64;
     let is_surplus = |file: &UnusedFile| {
         bytes = bytes.saturating_add(file.bytes);
-        bytes > BYTES || now.duration_since(file.needed).is_ok_and(|age| age > KEPT)
+        bytes > UNUSED_BYTES || now.duration_since(file.needed).is_ok_and(|age| age > KEPT_FOR)
     };
     files.into_iter().filter(is_surplus).map(|file| file.path).collect()
 }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     fn now() -> SystemTime {
-        SystemTime::UNIX_EPOCH + 100 * KEPT
+        SystemTime::UNIX_EPOCH + 100 * KEPT_FOR
     }
 
     fn file(name: &str, age: Duration, bytes: u64) -> UnusedFile {
@@ -86,13 +86,13 @@ mod tests {
     fn what_was_not_needed_for_long_goes_and_so_does_what_is_beyond_the_bytes() {
         let day = Duration::from_secs(24 * 3600);
         let files = vec![
-            file("old", KEPT + day, 1),
-            file("recent", KEPT - day, 1),
+            file("old", KEPT_FOR + day, 1),
+            file("recent", KEPT_FOR - day, 1),
             // A clock that was set back.
             UnusedFile { needed: now() + day, ..file("future", day, 1) },
         ];
         assert_eq!(surplus_files(files, now()), [PathBuf::from("old")]);
-        let large = BYTES / 2;
+        let large = UNUSED_BYTES / 2;
         let files =
             vec![file("third", 3 * day, large), file("first", day, large), file("second", 2 * day, large)];
         assert_eq!(surplus_files(files, now()), [PathBuf::from("third")]);
@@ -102,7 +102,7 @@ mod tests {
     fn code_that_is_held_is_kept_whatever_its_age_and_nothing_else_of_the_folder_is_touched() {
         let folder = tempfile::tempdir().unwrap();
         let of = |name: &str| folder.path().join(name);
-        let long_ago = SystemTime::now() - 2 * KEPT;
+        let long_ago = SystemTime::now() - 2 * KEPT_FOR;
         for name in ["held.cwasm", "left.cwasm", "fresh.cwasm", "key", "left.1-0.tmp"] {
             fs::write(of(name), name).unwrap();
             if name != "fresh.cwasm" {

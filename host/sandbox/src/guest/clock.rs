@@ -25,7 +25,7 @@ enum ClockPause {
     Host,
     /// It has yielded.
     Yielded,
-    /// It waits for something of its own (a sleep), so its time continues. Has the remaining time.
+    /// It waits for itself (a sleep), so its time continues. Contains the remaining time.
     Idle(Duration),
 }
 
@@ -153,7 +153,7 @@ pub async fn run_timed<F: Future>(
         if computes {
             ready!(seat.poll_turn(context));
         }
-        // The host's work for the guest continues without a turn. The engine makes the guest wait for a turn
+        // The host's work for the guest continues without a turn. The engine makes the guest wait for one
         // before it computes again.
         let polled = poll_timed(&clock, call.as_mut(), &mut timer, &mut computes, context);
         seat.end_turn();
@@ -162,7 +162,7 @@ pub async fn run_timed<F: Future>(
     .await
 }
 
-/// `computes` says whether the guest wants to compute next.
+/// `computes` is true if the guest will compute next.
 fn poll_timed<F: Future>(
     clock: &SharedClock,
     call: Pin<&mut F>,
@@ -178,7 +178,7 @@ fn poll_timed<F: Future>(
     let pause = clock.lock_clock().pause_clock(Instant::now());
     *computes = pause == ClockPause::Yielded;
     let ClockPause::Idle(left) = pause else { return Poll::Pending };
-    // A timer of zero length would still wait for its next poll, again and again.
+    // A timer of zero length would need another poll each time.
     if left.is_zero() {
         return Poll::Ready(Err(TimeUp));
     }

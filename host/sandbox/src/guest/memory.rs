@@ -27,7 +27,7 @@ impl Default for MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// Applies to future grants. Instances keep what they have.
+    /// Sets the limit of future grants. Instances keep what they have.
     pub fn set_most(&self, most: u64) {
         self.most.store(usize::try_from(most).unwrap_or(usize::MAX), Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl MemoryBudget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Refuses with the limit if it does not allow so much more.
+    /// Takes this much memory. If that exceeds the limit, the error is the limit.
     fn take(&self, by: usize) -> Result<(), usize> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |used: usize| used.checked_add(by).filter(|sum| *sum <= most);
@@ -63,7 +63,7 @@ pub struct MemoryLimit {
     used: usize,
     budget: Arc<MemoryBudget>,
     tally: Arc<PluginTally>,
-    /// The growth that was refused in this call. If the call then traps, this is the reason.
+    /// The growth that was refused during this call. If the call then traps, this is the reason.
     pub refused: Option<GrowthRefusal>,
 }
 

@@ -1,9 +1,9 @@
 //! The controller's side of one instance: its limits, its empty WASI, and the session of the call in
 //! progress.
 //!
-//! Everything that a guest can reach is a field of this state, so what is missing here can't be reached.
-//! Memory and time are limited by [`memory`] and [`clock`]; the session exists only during a call, so an
-//! instance can't act between calls. It knows no component and calls no guest.
+//! Everything that a guest can reach is a field of this state; it can reach nothing else. Memory and time are
+//! limited by [`memory`] and [`clock`]. The session exists only during a call, so an instance can't act
+//! between calls. It knows no component and calls no guest.
 
 pub mod batch;
 pub mod clock;
@@ -49,7 +49,7 @@ pub struct GuestState {
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
     pub batch: Arc<CallStates>,
-    /// The document that was read last, parsed: pointers into it are usually read one after another.
+    /// The document that was read last, parsed: a guest usually reads several of its pointers in a row.
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
 
@@ -114,7 +114,7 @@ impl GuestState {
         self.session.take()
     }
 
-    /// Counts a call that can't return a refusal; beyond the limit it has no effect.
+    /// Counts a call that can't return a refusal. Beyond the limit, such a call has no effect.
     pub fn count(&mut self, capability: HostCapability) -> bool {
         self.work.note_call(capability);
         self.calls = self.calls.saturating_add(1);
@@ -141,14 +141,14 @@ impl GuestState {
         }
     }
 
-    /// Counts an answer with so many bytes, if it is allowed.
+    /// Counts an answer of this size, if it is allowed.
     pub fn count_answer(&mut self, bytes: usize) -> Result<(), Error> {
         self.check_size(bytes)?;
         self.work.bytes_in += bytes as u64;
         Ok(())
     }
 
-    /// The bytes of one call at most.
+    /// The most bytes of one call.
     pub fn most_bytes(&self) -> usize {
         self.limits.bytes
     }
@@ -168,8 +168,9 @@ impl GuestState {
         self.session.as_deref()
     }
 
-    /// How much the binding layer may copy out of the guest in one call, before [`Self::check_size`] checks it.
-    /// Nested lists take more room here than in the guest, and one text can be passed many times.
+    /// The bytes that the binding layer may copy out of the guest in one call, before [`Self::check_size`]
+    /// checks them. Nested lists take more room here than in the guest, and a guest can pass one text many
+    /// times.
     pub fn lifting_fuel(&self) -> usize {
         self.limits.bytes.saturating_mul(4).saturating_add(1 << 20)
     }

@@ -10,11 +10,11 @@ use tokio::io::AsyncWrite;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
-/// A panic message with its location fits, and a guest that writes all day costs no more.
-const KEPT: usize = 2048;
+/// Room for a panic message with its location. A guest that writes forever uses no more.
+const KEPT_BYTES: usize = 2048;
 
 /// How much one write accepts. The guest's library splits longer texts.
-const WRITE: usize = 4096;
+const WRITE_BYTES: usize = 4096;
 
 #[derive(Clone, Default)]
 pub struct StderrTail(Arc<Mutex<VecDeque<u8>>>);
@@ -34,9 +34,9 @@ impl StderrTail {
     }
 
     fn push(&self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(KEPT)..];
+        let bytes = &bytes[bytes.len().saturating_sub(KEPT_BYTES)..];
         let mut kept = self.lock_tail();
-        let surplus = (kept.len() + bytes.len()).saturating_sub(KEPT);
+        let surplus = (kept.len() + bytes.len()).saturating_sub(KEPT_BYTES);
         kept.drain(..surplus);
         kept.extend(bytes);
     }
@@ -74,7 +74,7 @@ impl OutputStream for StderrTail {
     }
 
     fn check_write(&mut self) -> StreamResult<usize> {
-        Ok(WRITE)
+        Ok(WRITE_BYTES)
     }
 }
 
@@ -100,12 +100,12 @@ mod tests {
     #[test]
     fn the_last_bytes_are_kept_and_no_more() {
         let tail = StderrTail::default();
-        tail.push(&[b'a'; KEPT]);
+        tail.push(&[b'a'; KEPT_BYTES]);
         tail.push(b"bc");
-        assert_eq!(tail.lock_tail().len(), KEPT);
+        assert_eq!(tail.lock_tail().len(), KEPT_BYTES);
         assert!(tail.text().ends_with("abc"));
-        tail.push(&[b'd'; 3 * KEPT]);
-        assert_eq!(tail.text(), "d".repeat(KEPT));
+        tail.push(&[b'd'; 3 * KEPT_BYTES]);
+        assert_eq!(tail.text(), "d".repeat(KEPT_BYTES));
         tail.clear();
         assert_eq!(tail.text(), "");
     }

@@ -1,10 +1,9 @@
 //! Turns of the processor: limits how many guests of this process compute at once. [`queue`] decides who is
 //! next, and calls wait for it here. It knows no guest.
 //!
-//! A guest has a turn only while it computes. It gives the turn up at each tick of the engine, whenever it
-//! waits for the controller or for itself, and when a plugin asks that has had less. Leaving guests to the
-//! runtime was rejected: computing guests would occupy every thread. With turns, the rest of the process
-//! always finds a free one.
+//! A guest has a turn only while it computes. The turn ends at each tick of the engine, whenever the guest
+//! waits, and when a plugin that has used less asks for one. Leaving guests to the runtime was rejected:
+//! computing guests would occupy every thread. With turns, the rest of the process always finds a free one.
 
 mod queue;
 
@@ -33,7 +32,7 @@ struct TurnState {
     queue: TurnQueue,
     /// The wakers of waiting calls.
     wakers: HashMap<TurnTicket, Waker>,
-    /// Calls that got a turn and have not noticed it yet.
+    /// Calls that have a turn, and were not polled since.
     given: HashSet<TurnTicket>,
 }
 
@@ -64,13 +63,13 @@ impl TurnState {
     }
 }
 
-/// The ticket of one call: it has a turn, waits for one, or wants none.
+/// The ticket of one call: it has a turn, waits for one, or needs none.
 pub struct CpuTicket {
     turns: Arc<CpuTurns>,
     plugin: Arc<str>,
     standing: Mutex<TicketState>,
-    /// Whether its place is [`TicketPlace::HasTurn`]. It is read whenever the host enters the guest, even to
-    /// make room for each text that it passes: a lock would be taken many times for each state.
+    /// Whether its place is [`TicketPlace::HasTurn`]. The host reads it whenever it enters the guest, even to
+    /// reserve memory for each text that it passes: a lock would be taken many times for each state.
     has_turn: AtomicBool,
 }
 

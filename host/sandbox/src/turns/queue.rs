@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A call that ends its turn asks for the next one a moment later. Meanwhile a call of another plugin has
-/// begun, which may be ahead by a turn or two: that must not cost the first one its place.
+/// How far a waiting plugin may be behind a running one and keep its rank. A call that ends its turn asks for
+/// the next one a moment later. Meanwhile another plugin's call may have begun, up to two turns ahead: the
+/// first plugin must not lose its place by that.
 const CREDIT: Duration = Duration::from_millis(10);
 
 /// A waiting call.
@@ -33,8 +34,8 @@ pub struct TurnQueue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnAnswer {
     Turn,
-    /// A place in the line. `at_once`: it has used less than a plugin with a turn, so one of those turns
-    /// should end.
+    /// A place in the line. `at_once` is true if the plugin has used less than one with a turn: then one of
+    /// those turns should end.
     Waits {
         ticket: TurnTicket,
         at_once: bool,
@@ -92,7 +93,7 @@ impl TurnQueue {
         self.next()
     }
 
-    /// A call stops waiting.
+    /// Removes a call that stops waiting.
     pub fn leave_queue(&mut self, plugin: &str, ticket: TurnTicket) {
         let Some(line) = self.lines.get_mut(plugin) else { return };
         if let Some(place) = line.waiting.iter().position(|waiting| *waiting == ticket) {
@@ -104,7 +105,7 @@ impl TurnQueue {
     fn next(&mut self) -> Option<TurnTicket> {
         if self.waiting == 0 {
             if self.held == 0 {
-                // Nobody is owed a turn.
+                // No waiting call remains, so no plugin is owed a turn.
                 self.lines.clear();
                 self.floor = Duration::ZERO;
             }

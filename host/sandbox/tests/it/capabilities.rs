@@ -1,4 +1,4 @@
-//! Each capability: what crosses, and that what wasn't granted is answered rather than trapped.
+//! Tests of each capability: what passes through it, and that a missing grant is an error instead of a trap.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ async fn documents_are_those_of_the_call() {
     bench.record().documents.insert(1, r#"{"spec": {"a": 1.50}, "status": {"phase": "Running"}}"#);
     bench.record().before.insert(1, r#"{"spec": {"a": 1.50}, "status": {"phase": "Pending"}}"#);
     for (command, part) in [
-        // Byte for byte, blanks and zeros included.
+        // The text is unchanged, including blanks and zeros.
         ("document", r#"{\"spec\": {\"a\": 1.50}"#),
         ("document /status/phase", r#"\"Running\""#),
         ("document /nowhere", "ok: None"),

@@ -1,4 +1,4 @@
-//! The controller checks a file before it runs it.
+//! Tests of the controller's checks of a file before it runs.
 
 use kubewitness_core::config::{ComponentsSpec, PluginSpec};
 use kubewitness_core::ports::CallError;
@@ -33,7 +33,7 @@ async fn what_is_not_a_plugin_is_told_what_is_wrong_with_it() {
     }
 }
 
-/// Two interfaces that the host has, each with the functions of the other.
+/// Two existing interfaces with each other's functions.
 #[tokio::test]
 async fn a_component_with_other_functions_of_an_interface_is_told_which_and_what_to_do() {
     let mut bytes = probe_bytes();

@@ -1,4 +1,4 @@
-//! The probe, compiled once, the guests that mean harm, and grants whose sessions remember what was asked of them.
+//! The probe, compiled once, the hostile guests, and grants whose sessions record their calls.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use kubewitness_core::{Change, ObjectRef, Seq, State, StateId, Status, Version};
 use kubewitness_sandbox::{ComponentCompiler, EngineOptions, PluginComponent, SandboxEngine, SandboxPlugin};
 use tokio::sync::OnceCell;
 
-/// A component in the folder that `KUBEWITNESS_PLUGINS` names, where plugins are called what people call them, or in the
-/// target folder that this test was built in.
+/// A component from the folder that `KUBEWITNESS_PLUGINS` names, with the name that people use, or from the
+/// target folder of this test's build.
 fn component(named: &str, built: &str) -> Vec<u8> {
     let folder = std::env::var_os("KUBEWITNESS_PLUGINS").map(PathBuf::from);
     let test = std::env::current_exe().expect("a running program has a path");
@@ -33,7 +33,7 @@ pub fn probe_bytes() -> Vec<u8> {
     component("probe.wasm", "plugin/kubewitness_plugin_probe.wasm")
 }
 
-/// The program of this name in `tests/guests/hostile`.
+/// The hostile guest with this name in `tests/guests/hostile`.
 pub fn hostile_bytes(name: &str) -> Vec<u8> {
     component(&format!("hostile/{name}.wasm"), &format!("playground-plugin/examples/{name}.wasm"))
 }
@@ -64,7 +64,7 @@ pub async fn probe() -> PluginComponent {
 /// The record of one plugin's sessions, and their answers.
 #[derive(Default)]
 pub struct SessionRecord {
-    /// `command` and `answer` of each line that the probe wrote.
+    /// `command` and `answer` of each line that the probe logged.
     pub answers: Vec<(String, String)>,
     pub lines: usize,
     pub committed: Vec<Vec<Seq>>,
@@ -84,13 +84,13 @@ pub struct FakeGrants {
     pub config: &'static str,
     pub granted: bool,
     pub applied: HashSet<Seq>,
-    /// How long each query takes.
+    /// The duration of each query.
     pub query: Duration,
-    /// How long each read of `kv` holds the thread.
+    /// How long each read of `kv` blocks the thread.
     pub kv_read: Duration,
     pub commit: Result<(), GrantError>,
     pub record: Arc<Mutex<SessionRecord>>,
-    /// States with a request that is not sent again.
+    /// States with a request that must not be sent again.
     pub in_doubt: Vec<Seq>,
 }
 
@@ -133,13 +133,13 @@ impl SandboxBench {
         Self::new(FakeGrants::default(), LimitsSpec::default()).await
     }
 
-    /// One state a command, with positions from 1.
+    /// Delivers one state for each command, with positions from 1.
     pub async fn run(&self, commands: &[&str]) -> Result<CallOutcome, CallError> {
         let batch: Vec<_> = (1..).zip(commands).map(|(seq, command)| delivery(seq, command)).collect();
         self.plugin.handle_batch(&batch).await
     }
 
-    /// So many states, for a plugin that reads no command.
+    /// Delivers this many states, for a plugin that reads no commands.
     pub async fn hand_over(&self, states: usize) -> Result<CallOutcome, CallError> {
         self.run(&vec![""; states]).await
     }
@@ -156,7 +156,7 @@ impl SandboxBench {
         self.record.lock().unwrap()
     }
 
-    /// Nothing was committed, and one call was rolled back.
+    /// Expects that nothing was committed, and that one call was rolled back.
     pub fn expect_one_rollback(&self) {
         let record = self.record();
         assert_eq!((record.committed.len(), record.rolled_back), (0, 1));

@@ -1,5 +1,5 @@
-//! Guests that mean harm: each ends with an error that names what it did, and takes nobody with it. The page
-//! `docs/concepts/hostile-plugins.md` lists them; the programs are in `tests/guests/hostile`.
+//! Tests of hostile guests: each ends with an error that names the cause, and affects no other guest. The
+//! page `docs/concepts/hostile-plugins.md` lists them; the programs are in `tests/guests/hostile`.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_component_that_hangs_while_it_is_described_checked_or_started_is_refu
 #[tokio::test]
 async fn memories_and_tables_of_every_part_count_together() {
     let probe = probe_bytes();
-    // Each of them fits.
+    // Each memory is within its limit.
     let told = refusal(with_memories(&probe, 4, 1, 20)).await;
     assert!(told.contains("more memory than its limit of 67108864 bytes"), "{told}");
     let told = refusal(with_table(&probe, 5_000_000)).await;
@@ -80,7 +80,7 @@ async fn giant_texts_are_cut_or_end_the_call() {
     let bench = SandboxBench::hostile("giant_reasons", r#"{"mebibytes": 8}"#, wide()).await;
     let told = reason(&bench).await;
     assert!(told.len() <= 4096 + 8, "{} bytes", told.len());
-    // More than the host copies out of a guest in one call.
+    // The reasons are larger than what the host copies out of a guest in one call.
     let bench = SandboxBench::hostile("giant_reasons", r#"{"mebibytes": 100}"#, wide()).await;
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(error, CallError::Trap(_)), "{error:?}");
@@ -88,7 +88,7 @@ async fn giant_texts_are_cut_or_end_the_call() {
     let bench = SandboxBench::hostile("writes_long_values", r#"{"bytes": 20000000}"#, wide()).await;
     let told = reason(&bench).await;
     assert!(told.starts_with("too large"), "{told}");
-    // And the other way.
+    // The same in the other direction.
     let bench = SandboxBench::hostile("asks_for_giant_texts", "{}", wide()).await;
     let giant = format!("\"{}\"", "x".repeat(20_000_000)).leak();
     bench.record().documents.insert(1, giant);

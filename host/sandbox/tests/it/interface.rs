@@ -1,4 +1,4 @@
-//! Versions of the interface: what was built against an old one keeps working.
+//! Tests of older versions of the interface, which keep working.
 
 use std::sync::Arc;
 use std::time::Duration;

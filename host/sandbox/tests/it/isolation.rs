@@ -1,4 +1,4 @@
-//! WASI is there, and there is nothing in it.
+//! Tests that WASI is linked, but empty.
 
 use kubewitness_core::config::LimitsSpec;
 

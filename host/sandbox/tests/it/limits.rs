@@ -1,4 +1,4 @@
-//! Time, memory, and calls to the controller.
+//! Tests of the limits of time, of memory, and of calls to the controller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
 }
 
-/// So short that a debug build on a busy machine still calls within it, and tests don't take long.
+/// Short for tests, but long enough for a call of a debug build on a busy machine.
 const SHORT: u64 = 400;
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
             turns += 1;
         }
     };
-    // One thread for both: what computes for ever has to give way.
+    // Both share one thread, so the guest that computes for ever has to yield.
     let outcome = tokio::select! {
         outcome = bench.hand_over(1) => outcome,
         () = others => unreachable!("it never ends"),
@@ -37,7 +37,7 @@ async fn an_endless_loop_ends_and_others_run_meanwhile() {
     assert_eq!(bench.plugin.count_idle(), 0);
 }
 
-/// Each computes as much as it may. One with four calls gets a quarter of its share for each.
+/// Each computes without a pause. A plugin with four calls gets a quarter of its share for each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_plugin_with_one_call_ends_it_before_those_with_four_calls_end_any() {
     let component = hostile("loops").await;
@@ -125,10 +125,10 @@ async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_
     let (one, other) = (plugin("one", r#"{"mebibytes": 6}"#), plugin("other", r#"{"mebibytes": 12}"#));
     one.handle_batch(&[delivery(1, "")]).await.unwrap();
     assert!(engine.memory_used() > 6 << 20, "an instance that waits keeps what it has");
-    let CallError::Unavailable(told) = other.handle_batch(&[delivery(1, "")]).await.unwrap_err() else {
+    let CallError::Unavailable(message) = other.handle_batch(&[delivery(1, "")]).await.unwrap_err() else {
         panic!("it is the plugin's fault")
     };
-    assert!(told.contains("all plugins together may hold 16Mi"), "{told}");
+    assert!(message.contains("all plugins together may hold 16Mi"), "{message}");
     drop(one);
     other.handle_batch(&[delivery(1, "")]).await.unwrap();
     drop(other);
@@ -138,7 +138,7 @@ async fn all_plugins_together_have_no_more_than_their_memory_and_the_lack_of_it_
 #[tokio::test]
 async fn endless_recursion_is_a_trap() {
     let bench = SandboxBench::hostile("recurses", "{}", LimitsSpec::default()).await;
-    // Compilers keep a stack of their own in the guest's memory: whichever ends first.
+    // Compilers put the stack into the guest's memory, so either limit may be reached first.
     let error = bench.hand_over(1).await.unwrap_err();
     assert!(matches!(&error, CallError::Trap(_)), "{error:?}");
     assert_eq!(bench.plugin.count_idle(), 0);

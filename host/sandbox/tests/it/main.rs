@@ -1,11 +1,11 @@
-//! The sandbox with real guests: the probe of `plugins/probe`, which does what a test asks of it, and the
-//! guests of `tests/guests/hostile`, which mean harm.
+//! The sandbox with real guests: the probe of `plugins/probe`, which executes a test's commands, and the
+//! hostile guests of `tests/guests/hostile`.
 //!
-//! A limit that only a mock of a guest runs into proves nothing: memory, time and traps are the work of
-//! wasmtime and of compiled code. So every test compiles and runs a component. Invariant: a guest that fails
+//! Testing limits with a mock of a guest would prove nothing, because memory, time and traps depend on
+//! wasmtime and compiled code. So every test compiles and runs a component. Invariant: a guest that fails
 //! ends with an error that names the cause, and no other guest is affected.
 
-// Helpers of tests are tests.
+// Helpers of tests are test code.
 #![allow(clippy::unwrap_used)]
 
 mod capabilities;

@@ -1,15 +1,16 @@
-//! Batches, verdicts, receipts, and the instances that handle them.
+//! Tests of batches, verdicts, receipts, and the instances that handle them.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use kubewitness_core::config::{ComponentsSpec, LimitsSpec};
 use kubewitness_core::ports::{CallError, GrantError, KvWrite, PluginHandler, Verdict};
-use kubewitness_sandbox::{ComponentCompiler, EngineOptions, QUIET, SandboxEngine};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, IDLE_LIMIT, SandboxEngine};
 
 use crate::fixture::{FakeGrants, SandboxBench, delivery, probe_bytes};
 
-/// The time that a query takes: calls that begin at once are all under way before the first one ends.
+/// The duration of a query, long enough that calls which begin together are all in progress before the first
+/// one ends.
 const LONG: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -69,7 +70,7 @@ async fn a_state_whose_request_is_in_doubt_is_parked_whatever_the_plugin_makes_o
     let outcome = bench.run(&["done", "retry later 50", "done"]).await.unwrap();
     assert_eq!(outcome.verdicts, [Verdict::Done, parked.clone(), Verdict::Done]);
     assert!(outcome.is_apart && bench.record().committed.is_empty(), "the others come again without it");
-    // Of a call that fails, once the state is alone in it.
+    // This applies to a failed call once the state is alone in it.
     assert!(matches!(bench.run(&["done", "trap"]).await, Err(CallError::Trap(_))));
     let fake = FakeGrants { applied: HashSet::from([1]), ..fake() };
     let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
@@ -102,7 +103,7 @@ async fn a_trap_is_rolled_back_and_the_next_call_has_a_fresh_instance() {
     assert!(text.contains("one too many"), "the panic says why: {text}");
     assert_eq!((bench.record().rolled_back, bench.plugin.count_idle()), (1, 0));
     assert_eq!(bench.hand_over(2).await.unwrap().verdicts, done, "the next one counts anew");
-    // In the middle of a batch.
+    // The failure is in the middle of a batch.
     bench.hand_over(1).await.unwrap_err();
     assert!(matches!(bench.hand_over(4).await, Err(CallError::Trap(_))));
     let record = bench.record();
@@ -118,13 +119,13 @@ async fn an_exit_ends_the_call_and_not_the_host() {
 
 #[tokio::test]
 async fn a_wrong_number_of_verdicts_is_refused_with_both_numbers() {
-    for (name, states, told) in [
+    for (name, states, expected) in [
         ("too_few_verdicts", 3, "2 verdicts for 3 states"),
         ("too_few_verdicts", 1, "0 verdicts for 1 states"),
         ("too_many_verdicts", 1, "2 verdicts for 1 states"),
     ] {
         let bench = SandboxBench::hostile(name, "{}", LimitsSpec::default()).await;
-        assert_eq!(bench.hand_over(states).await.unwrap_err(), CallError::Protocol(told.to_string()));
+        assert_eq!(bench.hand_over(states).await.unwrap_err(), CallError::Protocol(expected.to_string()));
         let record = bench.record();
         assert_eq!((record.rolled_back, record.committed.len()), (1, 0));
     }
@@ -178,12 +179,12 @@ async fn after_a_burst_a_plugin_keeps_the_instances_that_it_goes_on_to_use_and_a
     };
     at_once(4).await;
     let burst = Instant::now();
-    bench.plugin.drop_idle_instances(burst + QUIET / 2);
+    bench.plugin.drop_idle_instances(burst + IDLE_LIMIT / 2);
     assert_eq!(bench.plugin.count_idle(), 4, "another burst may be near");
     at_once(2).await;
-    bench.plugin.drop_idle_instances(burst + QUIET);
+    bench.plugin.drop_idle_instances(burst + IDLE_LIMIT);
     assert_eq!(bench.plugin.count_idle(), 2);
-    bench.plugin.drop_idle_instances(burst + 100 * QUIET);
+    bench.plugin.drop_idle_instances(burst + 100 * IDLE_LIMIT);
     assert_eq!(bench.plugin.count_idle(), 1, "a call finds one, however late it comes");
 }
 

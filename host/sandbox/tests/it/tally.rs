@@ -1,4 +1,4 @@
-//! The figures of a plugin's calls.
+//! Tests of the figures about a plugin's calls.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ async fn how_a_call_ended_is_told_by_its_kind_and_the_last_good_one_and_the_last
     let failure = calls.last_failure.unwrap();
     assert_eq!(failure.end, "trapped");
     assert!(failure.message.contains("as commanded") && failure.at >= calls.last_answered_at.unwrap());
-    // What ran out of its time took all of it.
+    // A call that exceeded its time used all of it.
     let all = 0.9 * SHORT as f64 / 1000.0;
     assert!(calls.guest_seconds >= all, "{}", calls.guest_seconds);
 
@@ -72,7 +72,7 @@ async fn what_a_commit_refuses_and_what_is_unavailable_are_told_apart() {
 
 #[tokio::test]
 async fn calls_to_the_host_are_counted_by_capability_with_their_bytes_and_their_time() {
-    // Longer than all else takes, however busy the machine is.
+    // Longer than everything else takes on a busy machine.
     let query = Duration::from_millis(400);
     let fake = FakeGrants { query, ..FakeGrants::default() };
     let bench = SandboxBench::new(fake, LimitsSpec::default()).await;
@@ -82,7 +82,7 @@ async fn calls_to_the_host_are_counted_by_capability_with_their_bytes_and_their_
     let after = view(&bench);
     let called = |view: &CallsView, name: &str| view.host_calls.get(name).copied().unwrap_or_default();
     assert_eq!((called(&before, "sql"), called(&after, "sql"), called(&after, "http")), (0, 1, 0));
-    // What it was asked is in the state, which comes in; its statement goes out.
+    // The command is part of the state, which counts as input; the statement counts as output.
     let statement = "select 1".len() as u64;
     assert!(after.bytes_in - before.bytes_in > statement && after.bytes_out - before.bytes_out >= statement);
     let query = query.as_secs_f64();

@@ -1,4 +1,4 @@
-//! Ticks: a call without states, in the same sandbox and with the same capabilities.
+//! Tests of ticks: calls without states, in the same sandbox and with the same capabilities.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_state
     }
 }
 
-/// The host's time is not the plugin's, but states wait for both.
+/// The host's time does not count as the plugin's, but states wait for both.
 #[tokio::test]
 async fn a_tick_that_waits_for_the_host_ends_at_its_time_out_and_leaves_nothing() {
     let fake = FakeGrants { query: Duration::from_secs(60), ..FakeGrants::default() };

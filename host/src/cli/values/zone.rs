@@ -84,14 +84,14 @@ mod tests {
     #[test]
     fn a_time_without_a_zone_is_the_readers() {
         let at = |text: &str| berlin().read(text).map(calendar::format_rfc3339);
-        for (text, told) in [
+        for (text, expected) in [
             ("2026-11-24 03:00", "2026-11-24T02:00:00.000Z"),
             ("2026-07-24T03:00:30", "2026-07-24T01:00:30.000Z"),
             ("2026-11-24", "2026-11-23T23:00:00.000Z"),
             ("2026-11-24T03:00:00Z", "2026-11-24T03:00:00.000Z"),
             (" 2026-11-24 03:00:00+05:30 ", "2026-11-23T21:30:00.000Z"),
         ] {
-            assert_eq!(at(text).as_deref(), Ok(told), "{text}");
+            assert_eq!(at(text).as_deref(), Ok(expected), "{text}");
         }
         for text in ["yesterday", "", "2026-02-30", "1960-01-01"] {
             assert!(at(text).is_err(), "{text}");

@@ -40,7 +40,7 @@ const ANSWER: usize = 256 << 20;
 const REFUSAL: usize = 1 << 20;
 /// The rows of one page: the maximum of the API.
 pub const PAGE: usize = 10_000;
-/// The same for rows that are computed from the states of their objects.
+/// The rows of one page with details, which are computed from the states of their objects.
 const DETAILED: usize = 200;
 /// The most pages of one list. A page may have few rows if the controller had to search through many objects.
 const PAGES: usize = 1000;
@@ -60,7 +60,7 @@ pub struct ApiClient {
     /// Replaced when the connection's pod was replaced.
     to: RwLock<Arc<ControllerClient>>,
     /// The notices that were already shown, each once.
-    told: Mutex<BTreeSet<String>>,
+    shown_notices: Mutex<BTreeSet<String>>,
 }
 
 /// Facts about the controller that an answer has outside of its body.
@@ -201,7 +201,7 @@ impl ControllerClient {
 impl ApiClient {
     pub async fn reach_controller(args: &ReachArgs) -> Result<Self> {
         let to = RwLock::new(ControllerClient::find(args).await?);
-        Ok(Self { args: args.clone(), to, told: Mutex::default() })
+        Ok(Self { args: args.clone(), to, shown_notices: Mutex::default() })
     }
 
     /// Finds the pod again if the connection leads to one: a replaced pod has another name.
@@ -245,7 +245,7 @@ impl ApiClient {
                 Err(error) if tries < TRIES && error.chain().any(|cause| cause.is::<reqwest::Error>()) => {
                     tries += 1;
                     tokio::time::sleep(BETWEEN_TRIES).await;
-                    // If it can't be found yet, the next try reports that.
+                    // If the pod can't be found yet, the next try reports that.
                     self.find_again().await.ok();
                 }
                 sent => return sent,
@@ -263,7 +263,7 @@ impl ApiClient {
         self.fetch_pages(path, query, most, PAGE).await
     }
 
-    /// The same in small pages.
+    /// [`Self::fetch_list`] in smaller pages, for rows with details.
     pub async fn list_detailed<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -340,14 +340,14 @@ impl ApiClient {
     /// Shows people the controller's notices about its answer.
     fn show_notices(&self, headers: &HeaderMap) {
         for notice in headers.get_all(NOTICE).iter().filter_map(|notice| notice.to_str().ok()) {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.len() < NOTICES && told.insert(notice.to_owned()) {
+            let mut shown_before = self.shown_notices.lock().unwrap_or_else(PoisonError::into_inner);
+            if shown_before.len() < NOTICES && shown_before.insert(notice.to_owned()) {
                 note!("kubewitness: {}", clean_line(notice));
             }
         }
     }
 
-    /// The bytes of an answer, as they are.
+    /// The bytes of an answer, unchanged.
     pub async fn fetch_bytes(&self, path: &str) -> Result<Vec<u8>> {
         let to = self.current_client();
         let answer = to.send_request(to.http.get(to.url(path)?)).await?;
@@ -355,7 +355,7 @@ impl ApiClient {
         read_body(answer, ANSWER).await
     }
 
-    /// An answer without an end of its own.
+    /// An answer that continues until the connection ends.
     pub async fn open_stream(&self, path: &str, query: &impl Serialize) -> Result<Response> {
         let to = self.current_client();
         let http = client_builder(&to.reached)?.read_timeout(SILENCE).connect_timeout(TIMEOUT);
@@ -539,8 +539,8 @@ mod tests {
     async fn what_is_longer_than_a_request_is_no_fault_of_the_controller() {
         let client = testing::client(|_| serde_json::json!([])).await;
         let long = "a".repeat(70_000);
-        let told = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
-        assert!(told.is::<UsageError>() && told.to_string() == TOO_LONG, "{told}");
+        let error = client.get::<Value>("api/v1/objects", &[("search", &long)]).await.unwrap_err();
+        assert!(error.is::<UsageError>() && error.to_string() == TOO_LONG, "{error}");
         assert_eq!(refusal_text(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, b"", None), TOO_LONG);
     }
 
@@ -568,8 +568,8 @@ mod tests {
             ("500 Internal Server Error", false),
         ] {
             let client = testing::client_that_answers(status, "").await;
-            let told = client.get::<Value>("api/v1/events", &[("a", "b")]).await.unwrap_err();
-            assert_eq!(is_final(&told), expected, "{status}");
+            let error = client.get::<Value>("api/v1/events", &[("a", "b")]).await.unwrap_err();
+            assert_eq!(is_final(&error), expected, "{status}");
         }
     }
 
@@ -577,12 +577,12 @@ mod tests {
     async fn a_list_that_is_not_theirs_is_forbidden_and_not_empty() {
         let client =
             testing::client_that_answers("200 OK", "Kubewitness-Forbidden: list jobs.batch\r\n").await;
-        let told =
+        let error =
             client.fetch_list::<Value>("api/v1/objects", &[("namespace", "a")], 1).await.err().unwrap();
-        assert!(is_forbidden(&told) && is_final(&told));
-        assert_eq!(told.to_string(), "forbidden: you may not list jobs.batch in namespace a");
-        let told = client.get::<Value>("api/v1/objects", &[("kind", "job")]).await.unwrap_err().to_string();
-        assert!(told.contains("in the whole cluster") && told.contains("-n"), "{told}");
+        assert!(is_forbidden(&error) && is_final(&error));
+        assert_eq!(error.to_string(), "forbidden: you may not list jobs.batch in namespace a");
+        let error = client.get::<Value>("api/v1/objects", &[("kind", "job")]).await.unwrap_err().to_string();
+        assert!(error.contains("in the whole cluster") && error.contains("-n"), "{error}");
     }
 
     #[test]
@@ -595,8 +595,8 @@ mod tests {
         let hostile = br#"{"error":{"message":"a\u001b[2Jb","hint":"c\u202ed"}}"#;
         assert_eq!(refusal_text(StatusCode::NOT_FOUND, hostile, None), "a\u{b7}[2Jb\nc\u{b7}d");
         let stranger = br#"{"error":{"message":"it is not known who asks","hint":"send a token"}}"#;
-        let told = refusal_text(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
-        assert_eq!(told, "it is not known who asks\ngive a token");
+        let error = refusal_text(StatusCode::UNAUTHORIZED, stranger, Some("give a token"));
+        assert_eq!(error, "it is not known who asks\ngive a token");
         assert_eq!(
             refusal_text(StatusCode::BAD_GATEWAY, b"<html>", None),
             "the controller answered 502 Bad Gateway"
@@ -650,14 +650,14 @@ mod tests {
         assert_eq!((three.rows, three.more, asked.load(Ordering::Relaxed)), (vec![1, 1, 1], true, 3));
         let all = client.fetch_list::<u8>("x", &query, usize::MAX).await.unwrap();
         assert_eq!((all.rows.len(), all.more), (PAGES, true));
-        assert_eq!(client.told.lock().unwrap().len(), 1, "a notice is shown once");
+        assert_eq!(client.shown_notices.lock().unwrap().len(), 1, "a notice is shown once");
     }
 
     #[tokio::test]
     async fn an_answer_is_read_up_to_its_bound() {
         let of = |bytes: usize| Response::from(http::Response::new(vec![b'a'; bytes]));
         assert_eq!(read_body(of(1 << 20), 1 << 20).await.unwrap().len(), 1 << 20);
-        let told = read_body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
-        assert!(told.contains("larger than 1 MiB: ask for less"), "{told}");
+        let error = read_body(of((1 << 20) + 1), 1 << 20).await.unwrap_err().to_string();
+        assert!(error.contains("larger than 1 MiB: ask for less"), "{error}");
     }
 }

@@ -27,11 +27,11 @@ pub async fn run_diff(args: DiffArgs) -> CommandResult {
     if states.is_empty() {
         bail!(nothing_witnessed_text(&client, &named, &namespace).await?);
     }
-    let told = named.label_in(&namespace);
+    let label = named.label_in(&namespace);
     if wanted.is_empty() {
-        leave_out_unseen_end(&client, &mut states, &told).await?;
+        leave_out_unseen_end(&client, &mut states, &label).await?;
     }
-    let [old, new] = choose_states(&states, &wanted, &told)?;
+    let [old, new] = choose_states(&states, &wanted, &label)?;
     let managed = args.show_managed_fields;
     let (before, after) =
         (state_yaml(&client, old, managed).await?, state_yaml(&client, new, managed).await?);
@@ -46,11 +46,11 @@ pub async fn run_diff(args: DiffArgs) -> CommandResult {
 }
 
 /// A deletion that a relist found has no document, so the last two states before it are compared.
-async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, told: &str) -> Result<()> {
-    let Ok([_, new]) = choose_states(states, &[], told) else { return Ok(()) };
+async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, label: &str) -> Result<()> {
+    let Ok([_, new]) = choose_states(states, &[], label) else { return Ok(()) };
     let seq = new.seq;
     if new.change == Change::Gone && fetch_document(client, seq).await?.is_empty() {
-        note!("the deletion of {told} at {seq} has no document: nobody has seen its last content");
+        note!("the deletion of {label} at {seq} has no document: nobody has seen its last content");
         states.retain(|state| state.seq != seq);
     }
     Ok(())
@@ -72,13 +72,13 @@ fn parse_positions(words: &[String]) -> Result<Vec<Seq>> {
 }
 
 /// The last two states, or a named one and its predecessor, or two named ones.
-fn choose_states<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Result<[&'a State; 2]> {
+fn choose_states<'a>(states: &'a [Arc<State>], wanted: &[Seq], label: &str) -> Result<[&'a State; 2]> {
     let with_document = |state: &&Arc<State>| state.change != Change::Gap;
     let find = |seq: Seq| {
         let list = "`kubewitness timeline` lists the positions of its states";
         match states.iter().filter(with_document).find(|state| state.seq == seq) {
             Some(state) => Ok(&**state),
-            None => bail!("no state of {told} has the position {seq}: {list}"),
+            None => bail!("no state of {label} has the position {seq}: {list}"),
         }
     };
     let before = |new: &'a State| {
@@ -87,7 +87,10 @@ fn choose_states<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Re
         match states.iter().filter(with_document).filter(of_it).max_by_key(|state| state.seq) {
             Some(old) => Ok([&**old, new]),
             None => {
-                bail!("the state at {} is the first one of {told}: there is none to compare it with", new.seq)
+                bail!(
+                    "the state at {} is the first one of {label}: there is none to compare it with",
+                    new.seq
+                )
             }
         }
     };
@@ -98,7 +101,7 @@ fn choose_states<'a>(states: &'a [Arc<State>], wanted: &[Seq], told: &str) -> Re
             let in_order = states.iter().filter(with_document).filter(|state| !state.late);
             match in_order.max_by_key(|state| state.seq) {
                 Some(newest) => before(newest),
-                None => bail!("no state of {told} has a document, only gaps are known"),
+                None => bail!("no state of {label} has a document, only gaps are known"),
             }
         }
     }
@@ -158,11 +161,11 @@ mod tests {
         assert_eq!(chosen(&states, &[2]).unwrap(), [1, 2]);
         assert_eq!(chosen(&states, &[1, 9]).unwrap(), [1, 9]);
         assert_eq!(chosen(&states, &[7, 1]).unwrap(), [7, 1]);
-        for (wrong, said) in
+        for (wrong, expected) in
             [(&[4][..], "first one of job/x"), (&[5, 7], "position 5"), (&[3, 7], "position 3")]
         {
-            let told = chosen(&states, wrong).unwrap_err().to_string();
-            assert!(told.contains(said), "{told}");
+            let error = chosen(&states, wrong).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
         }
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(parse_positions(&words("12 15")).unwrap(), [12, 15]);

@@ -43,9 +43,9 @@ pub(super) fn name(object: &ObjectRef) -> String {
 
 /// One line for each object, in this order.
 pub(super) fn object_lines<'a>(objects: impl Iterator<Item = &'a ObjectRef>) -> String {
-    let mut told = BTreeSet::new();
+    let mut printed = BTreeSet::new();
     objects
-        .filter(|object| told.insert(&object.uid))
+        .filter(|object| printed.insert(&object.uid))
         .map(|object| format!("{}\n", clean_line(&name(object))))
         .collect()
 }
@@ -87,7 +87,7 @@ impl ObjectName {
         Ok(Self::Object { kind: kind.to_owned(), name: name.to_owned() })
     }
 
-    /// Its story.
+    /// The query for its timeline.
     pub fn timeline_query(&self, namespace: &str) -> TimelineQuery {
         match self.clone() {
             Self::Uid(uid) => TimelineQuery { uid: Some(uid), ..TimelineQuery::default() },
@@ -203,14 +203,14 @@ pub(super) async fn nothing_witnessed_text(
     named: &ObjectName,
     namespace: &str,
 ) -> Result<String> {
-    let told = named.label_in(namespace);
+    let label = named.label_in(namespace);
     let ObjectName::Object { kind, name } = named else {
         return match named {
             ObjectName::Uid(word) if !is_uid(word) => Err(UsageError::error(format!(
                 "nothing was witnessed of {word}, which is no uid as API servers make them: write KIND/NAME, such as \
                  job/{word}"
             ))),
-            _ => Ok(format!("nothing was witnessed of {told}")),
+            _ => Ok(format!("nothing was witnessed of {label}")),
         };
     };
     let asked = ObjectQuery {
@@ -234,7 +234,7 @@ pub(super) async fn nothing_witnessed_text(
     };
     let places = found.into_iter().map(|view| clean_line(&view.object.namespace).into_owned());
     let places: BTreeSet<_> = places.filter(|place| !place.is_empty() && place != namespace).collect();
-    Ok(format!("nothing was witnessed of {told}{}", other_places_text(&places)))
+    Ok(format!("nothing was witnessed of {label}{}", other_places_text(&places)))
 }
 
 fn other_places_text(places: &BTreeSet<String>) -> String {
@@ -274,8 +274,8 @@ mod tests {
             assert_eq!((read.0, read.1.len()), (named, rest), "{line}");
         }
         for wrong in ["job/", "/x", "", "job/a/b", "job a/b"] {
-            let told = ObjectName::read(&words(wrong)).unwrap_err();
-            assert!(told.is::<UsageError>() && told.to_string().contains("KIND/NAME"), "{wrong}: {told}");
+            let error = ObjectName::read(&words(wrong)).unwrap_err();
+            assert!(error.is::<UsageError>() && error.to_string().contains("KIND/NAME"), "{wrong}: {error}");
         }
         assert!(
             ObjectName::parse_only(&words("job/train again")).unwrap_err().to_string().contains("`again`")
@@ -304,8 +304,8 @@ mod tests {
         assert_eq!(namespace_or_context(None, &reach).await.unwrap(), "team-speech");
         assert_eq!(namespace_or_context(Some("b"), &reach).await.unwrap(), "b");
         assert_eq!(namespace_or_context(None, &of("{cluster: c, user: u}")).await.unwrap(), "default");
-        let told = format!("{:#}", namespace_or_context(None, &of("[")).await.unwrap_err());
-        assert!(told.contains("-n") && told.contains("kubeconfig"), "{told}");
+        let error = format!("{:#}", namespace_or_context(None, &of("[")).await.unwrap_err());
+        assert!(error.contains("-n") && error.contains("kubeconfig"), "{error}");
         let server = Some("http://127.0.0.1:1".to_owned());
         let named =
             ReachArgs { server: server.clone(), ..of("{cluster: c, user: u, namespace: team-speech}") };
@@ -372,15 +372,15 @@ mod tests {
             serde_json::to_value([in_team]).unwrap()
         });
         let named = ObjectName::Object { kind: "job".into(), name: "train-7".into() };
-        let told = nothing_witnessed_text(&client.await, &named, "default").await.unwrap();
+        let text = nothing_witnessed_text(&client.await, &named, "default").await.unwrap();
         assert!(
-            told.contains(
+            text.contains(
                 "in namespace default. An object of that name is in team-speech: add -n team-speech"
             )
         );
         let client = testing::client(|_| serde_json::json!([])).await;
-        let told = nothing_witnessed_text(&client, &named, "default").await.unwrap();
-        assert!(told.ends_with(", and no object of that name was found elsewhere"), "{told}");
+        let text = nothing_witnessed_text(&client, &named, "default").await.unwrap();
+        assert!(text.ends_with(", and no object of that name was found elsewhere"), "{text}");
     }
 
     #[test]
@@ -399,9 +399,9 @@ mod tests {
     #[tokio::test]
     async fn a_name_without_its_kind_is_refused() {
         let client = testing::client(|_| serde_json::json!([])).await;
-        let told =
+        let error =
             nothing_witnessed_text(&client, &ObjectName::Uid("train-7".into()), "default").await.unwrap_err();
-        assert!(told.is::<UsageError>() && told.to_string().contains("job/train-7"), "{told}");
+        assert!(error.is::<UsageError>() && error.to_string().contains("job/train-7"), "{error}");
         let uid = ObjectName::Uid("0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10".into());
         assert!(
             nothing_witnessed_text(&client, &uid, "default").await.is_ok(),

@@ -109,8 +109,8 @@ mod tests {
         let path = folder.path().join("key");
         for text in ["", "hush", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"] {
             std::fs::write(&path, text).unwrap();
-            let told = read(&path).unwrap_err().to_string();
-            assert!(told.contains("no Ed25519 key") && !told.contains("hush"), "{told}");
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains("no Ed25519 key") && !error.contains("hush"), "{error}");
         }
         std::fs::write(&path, [0xff]).unwrap();
         assert!(read(&path).is_err());

@@ -50,7 +50,7 @@ async fn prove_trail(args: VerifyTrailArgs) -> CommandResult {
     let VerifyTrailArgs { trail, anchor, from_middle, data, journal, output } = args;
     let anchors = anchor.iter().map(|text| text.parse::<RootAnchor>().map(NotedAnchor::from));
     let anchors =
-        anchors.collect::<Result<_, _>>().map_err(|told| UsageError::error(format!("--anchor {told}")))?;
+        anchors.collect::<Result<_, _>>().map_err(|error| UsageError::error(format!("--anchor {error}")))?;
     let mut demands = ProofDemands { anchors, is_from_first: !from_middle, ..proof_demands(&trail)? };
     let mut journal = match &data {
         Some(data) => Some((journal_place(&journal, data)?, LedgerWriter::default())),

@@ -139,7 +139,7 @@ fn erase_from_files(args: &ErasePersonArgs) -> Result<ErasureReport> {
         .partition(|line| line_names_person(&line.odd, person));
     let digests: BTreeSet<_> =
         found.iter().filter_map(|line| line.person.as_ref()).map(PersonEntry::digest).collect();
-    let mut told = ErasureReport {
+    let mut report = ErasureReport {
         person: args.person.clone(),
         file: path.display().to_string(),
         erased: args.yes && !(found.is_empty() && torn.is_empty()),
@@ -150,12 +150,12 @@ fn erase_from_files(args: &ErasePersonArgs) -> Result<ErasureReport> {
         in_clear: 0,
         uncounted: None,
     };
-    count(args, &digests, &mut told)?;
-    if told.erased {
+    count(args, &digests, &mut report)?;
+    if report.erased {
         overwrite_lines(&file, found.into_iter().chain(torn))
             .with_context(|| format!("erasing in {}", path.display()))?;
     }
-    Ok(told)
+    Ok(report)
 }
 
 #[derive(Default, Deserialize)]
@@ -292,7 +292,7 @@ mod tests {
         let lines = names
             .iter()
             .zip(1..)
-            .map(|(name, salt)| PersonEntry::named(name, [salt; 16]).encode_line().unwrap());
+            .map(|(name, salt)| PersonEntry::of_name(name, [salt; 16]).encode_line().unwrap());
         std::fs::write(persons_file(&trail), lines.collect::<Vec<_>>().concat()).unwrap();
         (folder, trail)
     }
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn a_name_is_erased_in_its_place_and_all_others_stay() {
         let (_folder, trail) = folder(&["ada", "bob", "ada l", "ada"]);
-        let digest = |name, salt| PersonEntry::named(name, [salt; 16]).digest().to_owned();
+        let digest = |name, salt| PersonEntry::of_name(name, [salt; 16]).digest().to_owned();
         let bytes = std::fs::metadata(persons_file(&trail)).unwrap().len();
         erase_person(&args(&trail, "ada", &[])).unwrap();
         assert_eq!(
@@ -321,14 +321,14 @@ mod tests {
         let (_folder, trail) = folder(&["ada", "bob", "ada", "a \"da\""]);
         let path = persons_file(&trail);
         let before = std::fs::read(&path).unwrap();
-        let whole = |name: &str, salt| PersonEntry::named(name, [salt; 16]).encode_line().unwrap();
+        let whole = |name: &str, salt| PersonEntry::of_name(name, [salt; 16]).encode_line().unwrap();
         let ends: Vec<_> =
             before.iter().zip(1..).filter(|(byte, _)| **byte == b'\n').map(|(_, end)| end).collect();
         // The first line is erased, and the third one up to the end of a page, at any position.
         for torn in 0..=whole("ada", 3).len() {
             let mut left = before.clone();
             let erased = |name: &str, salt| {
-                PersonEntry::named(name, [salt; 16])
+                PersonEntry::of_name(name, [salt; 16])
                     .encode_erased_line("2026-11-26T10:00:00.000Z", whole(name, salt).len())
                     .unwrap()
             };
@@ -337,8 +337,8 @@ mod tests {
             // The controller was adding a name when the machine failed.
             left.extend_from_slice(&whole("ada", 5)[..whole("ada", 5).len() - 2]);
             std::fs::write(&path, &left).unwrap();
-            let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
-            assert!(told.erased && told.names + told.torn + told.odd <= 2, "{torn}: {told:?}");
+            let report = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
+            assert!(report.erased && report.names + report.torn + report.odd <= 2, "{torn}: {report:?}");
             let after = std::fs::read(&path).unwrap();
             assert_eq!(after.len(), left.len(), "{torn}");
             assert!(
@@ -350,28 +350,28 @@ mod tests {
             // The rest of the line is reported.
             let third = &after[ends[1]..ends[2]];
             let is_erased = matches!(PersonEntry::parse(third), Some(PersonEntry::Erased { .. }));
-            assert!(is_erased || third.trim_ascii().is_empty() || told.odd == 1, "{torn}: {told:?}");
+            assert!(is_erased || third.trim_ascii().is_empty() || report.odd == 1, "{torn}: {report:?}");
             assert_eq!(erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap().names, 0, "{torn}");
         }
-        let told = erase_from_files(&args(&trail, "a \"da\"", &[])).unwrap();
-        assert_eq!((told.names, told.torn, told.erased), (1, 0, false));
+        let report = erase_from_files(&args(&trail, "a \"da\"", &[])).unwrap();
+        assert_eq!((report.names, report.torn, report.erased), (1, 0, false));
         // The controller may be writing this one.
         std::fs::write(&path, br#"{"digest":"ab","salt":"07","name":"adam"#).unwrap();
-        let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
-        assert_eq!((told.erased, told.odd), (false, 1));
+        let report = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
+        assert_eq!((report.erased, report.odd), (false, 1));
     }
 
     #[test]
     fn an_erasure_with_the_open_file_alone_says_that_closed_ones_are_not_counted() {
         let (_folder, trail) = folder(&["ada"]);
-        let digest = PersonEntry::named("ada", [1; 16]).digest().to_owned();
+        let digest = PersonEntry::of_name("ada", [1; 16]).digest().to_owned();
         let record = |n| format!(r#""id":"{n}","persons":{{"submitter":"{digest}"}}"#);
         let records = chain_of((0..5).map(record), false);
         let files = ledger("0f", &records, 9, 2, None);
         std::fs::write(&trail, files[2].concat()).unwrap();
-        let told = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
-        assert_eq!((told.erased, told.records), (true, 1));
-        let text = told.text();
+        let report = erase_from_files(&args(&trail, "ada", &["--yes"])).unwrap();
+        assert_eq!((report.erased, report.records), (true, 1));
+        let text = report.text();
         assert!(
             text.contains(
                 "records of other files are not counted: files 1 to 2 of the ledger were not given"
@@ -390,7 +390,7 @@ mod tests {
     const NAMES: [&str; 4] = ["ada", "bob@example.com", "\"quoted\"", "李"];
 
     fn digest(name: usize) -> String {
-        PersonEntry::named(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
+        PersonEntry::of_name(NAMES[name], [name as u8 + 1; 16]).digest().to_owned()
     }
 
     proptest! {
@@ -413,10 +413,10 @@ mod tests {
             let before = verify_files(&files, &ProofDemands::default(), &mut |_| {}).unwrap();
             prop_assert!(before.ok);
             for name in &erased {
-                let mut told = erase_from_files(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
+                let mut report = erase_from_files(&args(&trail, NAMES[*name], &["--yes"])).unwrap();
                 let of_name = |is_old| records.iter().filter(|record| **record == (*name, is_old)).count() as u64;
-                prop_assert_eq!((told.records, told.in_clear), (of_name(false), of_name(true)));
-                prop_assert!(told.erased && told.uncounted.take().is_none());
+                prop_assert_eq!((report.records, report.in_clear), (of_name(false), of_name(true)));
+                prop_assert!(report.erased && report.uncounted.take().is_none());
             }
             prop_assert_eq!(verify_files(&files, &ProofDemands::default(), &mut |_| {}).unwrap(), before);
             let persons = PersonFiles::open_beside(&files).unwrap();
@@ -433,10 +433,12 @@ mod tests {
         let fields =
             r#""id":"a","patch":{"metadata":{"annotations":{"x":["ada"],"y":"adapter"}}}"#.to_owned();
         std::fs::write(&trail, chain_of([fields].into_iter(), false).concat()).unwrap();
-        let told = erase_from_files(&args(&trail, "ada", &[])).unwrap();
-        assert_eq!((told.erased, told.names, told.in_clear), (false, 1, 1));
-        assert!(told.text().contains("1 records name the person in clear") && told.text().contains("--yes"));
-        assert!(told.text().contains("has the name once"), "{}", told.text());
+        let report = erase_from_files(&args(&trail, "ada", &[])).unwrap();
+        assert_eq!((report.erased, report.names, report.in_clear), (false, 1, 1));
+        assert!(
+            report.text().contains("1 records name the person in clear") && report.text().contains("--yes")
+        );
+        assert!(report.text().contains("has the name once"), "{}", report.text());
         let nobody = erase_from_files(&args(&trail, "nobody", &[])).unwrap().text();
         assert!(nobody.contains("there is nothing to erase") && !nobody.contains("--yes"), "{nobody}");
     }

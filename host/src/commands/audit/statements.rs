@@ -122,42 +122,42 @@ impl LedgerState {
     }
 
     pub fn take_statement(&mut self, line: &[u8], keys: &PublicKeys) -> Result<(), BrokenLine> {
-        let said = read(line)?;
-        if self.id.as_ref().is_some_and(|id| *id != said.ledger) {
-            return Err(BrokenLine::OtherLedger(said.ledger));
+        let statement = read(line)?;
+        if self.id.as_ref().is_some_and(|id| *id != statement.ledger) {
+            return Err(BrokenLine::OtherLedger(statement.ledger));
         }
-        if said.file != self.file {
-            return Err(BrokenLine::OtherFile(said.file));
+        if statement.file != self.file {
+            return Err(BrokenLine::OtherFile(statement.file));
         }
-        if *self.previous.get_or_insert_with(|| said.previous.clone()) != said.previous {
+        if *self.previous.get_or_insert_with(|| statement.previous.clone()) != statement.previous {
             return Err(BrokenLine::OtherPrevious);
         }
-        if said.is_head() != (self.lines == 0 && self.file > 1) {
+        if statement.is_head() != (self.lines == 0 && self.file > 1) {
             return Err(BrokenLine::NoHead);
         }
-        if *self.records.get_or_insert(said.records) != said.records {
+        if *self.records.get_or_insert(statement.records) != statement.records {
             return Err(BrokenLine::Miscounted);
         }
-        if !said.is_head() {
-            if (said.lines, &said.root) != (self.lines, &self.tree.root()) {
+        if !statement.is_head() {
+            if (statement.lines, &statement.root) != (self.lines, &self.tree.root()) {
                 return Err(BrokenLine::OtherRoot);
             }
-            self.check_signature(line, &said, keys)?;
+            self.check_signature(line, &statement, keys)?;
             self.roots += 1;
             self.open = 0;
         }
-        let next_head = self.next_head.take().filter(|_| said.is_head());
+        let next_head = self.next_head.take().filter(|_| statement.is_head());
         if next_head.is_some_and(|head| head.as_bytes() != line) {
             return Err(BrokenLine::OtherPrevious);
         }
-        let is_seal = said.kind == "seal";
+        let is_seal = statement.kind == "seal";
         if is_seal {
-            self.next_head = Some(said.head_after(line));
+            self.next_head = Some(statement.head_after(line));
         }
-        self.adopted = self.adopted.saturating_add(said.adopted.unwrap_or_default());
-        self.id = Some(said.ledger.clone());
-        if !said.is_head() {
-            self.newest = Some(said);
+        self.adopted = self.adopted.saturating_add(statement.adopted.unwrap_or_default());
+        self.id = Some(statement.ledger.clone());
+        if !statement.is_head() {
+            self.newest = Some(statement);
         }
         self.count(line)?;
         self.is_sealed = is_seal;

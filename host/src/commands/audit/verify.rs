@@ -260,22 +260,22 @@ impl TrailProof<'_> {
             return report.note_break("", None, format!("{noted} is of another ledger than these files"));
         }
         if let Some((noted, _)) = demands.anchors.iter().zip(&found).find(|(_, found)| !**found) {
-            let told = format!("{noted} is of file {}, which was not given", noted.anchor.file);
-            return report.note_break("", None, told);
+            let message = format!("{noted} is of file {}, which was not given", noted.anchor.file);
+            return report.note_break("", None, message);
         }
         if !demands.keys.is_empty() && ledger.signed_roots == 0 && (report.lines > 0 || is_whole) {
-            let told = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
+            let message = "keys were given, and no root in these files is signed: the ledger was never signed, or somebody \
                         took the roots out";
-            return report.note_break("", None, told.to_owned());
+            return report.note_break("", None, message.to_owned());
         }
         let most = demands.open_most(ledger.widest);
         if ledger.signed_roots > 0 && ledger.open > most {
-            let told = format!(
+            let message = format!(
                 "{} records stand after the newest root, and the controller leaves {most} at most: somebody added them, or \
                  the ledger is not signed any more. Give `records` of its `signing` with `--signed-every` if that is larger",
                 ledger.open
             );
-            return report.note_break("", None, told);
+            return report.note_break("", None, message);
         }
         report.not_shown = not_shown(report, demands, is_whole);
     }

@@ -176,19 +176,22 @@ enum CheckedFiles {
 
 /// A file is read once, because it may be a pipe.
 fn read(path: &Path) -> Result<CheckedFiles> {
-    let told = |problem: ManifestProblem| anyhow::anyhow!("{}", clean_line(&problem.to_string()));
+    let error_of = |problem: ManifestProblem| anyhow::anyhow!("{}", clean_line(&problem.to_string()));
     let snapshot = if path.is_dir() {
-        folder::read(path).map_err(told)?
+        folder::read(path).map_err(error_of)?
     } else {
-        let text = folder::text(path).map_err(told)?;
+        let text = folder::text(path).map_err(error_of)?;
         if let Some(rules) = rules::of_text(path, &text) {
             return Ok(CheckedFiles::Rules(rules));
         }
         folder::of_text(path, &text)
     };
     if snapshot.has_nothing() {
-        let untaken: String =
-            snapshot.unused_documents().iter().map(|told| format!("\n    {}", clean_line(told))).collect();
+        let untaken: String = snapshot
+            .unused_documents()
+            .iter()
+            .map(|document| format!("\n    {}", clean_line(document)))
+            .collect();
         bail!(
             "{} has no host and no plugin: no ConfigMap labelled kubewitness.dev/host or kubewitness.dev/plugin: \
              \"true\", and no document of the kind Host or Plugin{untaken}",

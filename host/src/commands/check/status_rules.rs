@@ -101,22 +101,23 @@ fn explain(
     let mut explained = Vec::new();
     for ObservedObject { object, .. } in &objects {
         let named = NamedFile::of(object)?;
-        let told = placed.rules.explain_status(&named.group, &named.kind, object.to_string().as_bytes());
-        let told = told.with_context(|| format!("{} is not an object", named.text()))?;
-        let said = filter.map(|filter| filter_says(filter, &named, object, &told.status));
-        explained.push((named, told, said));
+        let explanation =
+            placed.rules.explain_status(&named.group, &named.kind, object.to_string().as_bytes());
+        let explanation = explanation.with_context(|| format!("{} is not an object", named.text()))?;
+        let filter_result = filter.map(|filter| filter_says(filter, &named, object, &explanation.status));
+        explained.push((named, explanation, filter_result));
     }
-    let told: Vec<ObjectReport<'_>> = explained
+    let reports: Vec<ObjectReport<'_>> = explained
         .iter()
-        .map(|(named, found, said)| ObjectReport {
-            filter: said.clone(),
-            ..ObjectReport::new(placed, named.clone(), found, expect)
+        .map(|(named, explanation, filter_result)| ObjectReport {
+            filter: filter_result.clone(),
+            ..ObjectReport::new(placed, named.clone(), explanation, expect)
         })
         .collect();
-    print::print_value(output, &told, |told| {
-        told.iter().map(|told| told.text(expect)).collect::<Vec<_>>().join("\n")
+    print::print_value(output, &reports, |reports| {
+        reports.iter().map(|report| report.text(expect)).collect::<Vec<_>>().join("\n")
     })?;
-    Ok(if told.iter().all(|told| told.ok) { CommandEnd::Fine } else { CommandEnd::Failed })
+    Ok(if reports.iter().all(|report| report.ok) { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// The filter's result for an object in this state, seen for the first time.
@@ -210,8 +211,8 @@ impl<'r> ObjectReport<'r> {
             text.push_str(&format!(": {}", clean_line(self.about)));
         }
         text.push('\n');
-        if let Some(said) = &self.filter {
-            text.push_str(&format!("  {:<8} {}\n", "filter", clean_line(said)));
+        if let Some(result) = &self.filter {
+            text.push_str(&format!("  {:<8} {}\n", "filter", clean_line(result)));
         }
         for tested in self.held {
             text.push_str(&format!("           {} {}\n", sign_of(true), tested_text(tested)));
@@ -298,10 +299,10 @@ mod tests {
         let named = NamedFile::of(&object).unwrap();
         let found =
             placed.rules.explain_status(&named.group, &named.kind, object.to_string().as_bytes()).unwrap();
-        let told = ObjectReport::new(&placed, named, &found, Some("Running")).text(Some("Running"));
-        let told = told.replace(&format!("{}/", folder.path().display()), "");
+        let text = ObjectReport::new(&placed, named, &found, Some("Running")).text(Some("Running"));
+        let text = text.replace(&format!("{}/", folder.path().display()), "");
         let command = "$ kubewitness check experiment.yaml --object one.yaml --expect Running";
-        assert_eq!(format!("{command}\n{told}"), shown(command));
+        assert_eq!(format!("{command}\n{text}"), shown(command));
     }
 
     fn checked_text(text: &str, expect: Option<&str>) -> String {

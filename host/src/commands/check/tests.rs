@@ -1,4 +1,4 @@
-//! Tests of what `check` finds in folders, manifests and components.
+//! Tests of the faults that `check` reports in folders, manifests and components.
 
 use kubewitness_sandbox::{ComponentCompiler, EngineOptions};
 
@@ -6,7 +6,7 @@ use super::*;
 
 const HOST: &str = "kind: ConfigMap\nmetadata: {name: host, labels: {kubewitness.dev/host: \"true\"}}\ndata:\n  host.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Host\n    metadata: {name: host}\n    spec:\n      sources: [{name: jobs, apiVersion: batch/v1, kind: Job}]\n";
 
-/// The component is missing, so that one problem is always there once the manifest is fine.
+/// The component is missing, so a valid manifest still has one problem.
 fn plugin(config_map: &str, spec: &str) -> String {
     format!(
         "kind: ConfigMap\nmetadata: {{name: {config_map}, labels: {{kubewitness.dev/plugin: \"true\"}}}}\ndata:\n  plugin.yaml: |\n    apiVersion: kubewitness.dev/v1alpha1\n    kind: Plugin\n    metadata: {{name: notify}}\n    spec:\n      module: {{file: absent.wasm}}\n{spec}"
@@ -155,18 +155,21 @@ async fn a_ledger_without_a_signature_beside_a_key_that_nobody_uses_is_a_warning
         "{HOST}      ledgers: [{{name: trail, path: trail.jsonl}}]\n      keys: [{{name: seal, valueFrom: {{env: SEAL}}}}]\n"
     );
     let spec = "      subscribe: [{source: jobs}]\n";
-    let told = async |spec: &str| {
+    let warnings_of = async |spec: &str| {
         let folder = folder(&[("host.yaml", &host), ("p.yaml", &plugin("p", spec))]);
         findings(folder.path()).await.remove(0).warnings
     };
-    let [warning] = told(spec).await.try_into().unwrap();
+    let [warning] = warnings_of(spec).await.try_into().unwrap();
     assert!(
         warning.contains("spec.ledgers[0].signing: is left out") && warning.contains("`seal`"),
         "{warning}"
     );
-    assert_eq!(told(&format!("{spec}      grants: {{keys: [{{name: own, key: seal}}]}}\n")).await, [""; 0]);
-    // A plugin that is refused may use it.
-    assert_eq!(told("      subscribe: [{source: other}]\n").await, [""; 0]);
+    assert_eq!(
+        warnings_of(&format!("{spec}      grants: {{keys: [{{name: own, key: seal}}]}}\n")).await,
+        [""; 0]
+    );
+    // A refused plugin may still use it.
+    assert_eq!(warnings_of("      subscribe: [{source: other}]\n").await, [""; 0]);
 }
 
 #[test]

@@ -89,15 +89,16 @@ mod tests {
 
     #[test]
     fn the_end_is_found_whatever_form_it_has() {
-        let told = |end: &[u8]| super::certificate_end(&certificate(end, true)).map(calendar::format_rfc3339);
-        assert_eq!(told(&of(UTC_TIME, b"270301120000Z")).as_deref(), Some("2027-03-01T12:00:00.000Z"));
+        let end_time =
+            |end: &[u8]| super::certificate_end(&certificate(end, true)).map(calendar::format_rfc3339);
+        assert_eq!(end_time(&of(UTC_TIME, b"270301120000Z")).as_deref(), Some("2027-03-01T12:00:00.000Z"));
         assert_eq!(
-            told(&of(GENERALIZED_TIME, b"20510301120000Z")).as_deref(),
+            end_time(&of(GENERALIZED_TIME, b"20510301120000Z")).as_deref(),
             Some("2051-03-01T12:00:00.000Z")
         );
         assert!(certificate_end(&certificate(&of(UTC_TIME, b"270301120000Z"), false)).is_some());
-        assert_eq!(told(&of(UTC_TIME, b"2703011200Z")), None);
-        assert_eq!(told(&of(UTC_TIME, "27030112000é".as_bytes())), None);
+        assert_eq!(end_time(&of(UTC_TIME, b"2703011200Z")), None);
+        assert_eq!(end_time(&of(UTC_TIME, "27030112000é".as_bytes())), None);
     }
 
     #[test]

@@ -176,12 +176,13 @@ impl ClusterFacts {
             let object = format!("{resource}{dot}{group}{of}");
             match missing.is_empty() {
                 true => {
-                    let told = format!("{place}/{name} may {} {object}", verbs.join(", "));
-                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Fine, told);
+                    let message = format!("{place}/{name} may {} {object}", verbs.join(", "));
+                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Fine, message);
                 }
                 false => {
-                    let told = format!("{place}/{name} may not {} {object}: {without}", missing.join(", "));
-                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Warning, told);
+                    let message =
+                        format!("{place}/{name} may not {} {object}: {without}", missing.join(", "));
+                    found.add(&codes::OWN_RIGHTS, FindingOutcome::Warning, message);
                 }
             }
         }
@@ -331,27 +332,27 @@ mod tests {
 
     #[test]
     fn a_version_is_held_against_the_oldest_that_lists_exactly() {
-        let outcome = |told: &str| {
+        let outcome = |version: &str| {
             let mut found = DoctorFindings::default();
-            check_version(told, &mut found);
+            check_version(version, &mut found);
             found.0[0].outcome
         };
-        for (told, wanted) in [
+        for (expected, wanted) in [
             ("v1.36.0", FindingOutcome::Fine),
             ("v1.19.16-gke.1", FindingOutcome::Fine),
             ("v2.0.0", FindingOutcome::Fine),
             ("v1.18.9", FindingOutcome::Failed),
             ("unknown", FindingOutcome::Warning),
         ] {
-            assert_eq!(outcome(told), wanted, "{told}");
+            assert_eq!(outcome(expected), wanted, "{expected}");
         }
     }
 
     #[test]
     fn before_installing_every_shipped_source_is_checked() {
         let sources = shipped_settings().unwrap().sources;
-        let told: Vec<_> = sources.iter().map(|it| (it.api_version.as_str(), it.kind.as_str())).collect();
-        assert_eq!(told, [("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Event")]);
+        let kinds: Vec<_> = sources.iter().map(|it| (it.api_version.as_str(), it.kind.as_str())).collect();
+        assert_eq!(kinds, [("batch/v1", "Job"), ("v1", "Pod"), ("v1", "Event")]);
     }
 
     #[test]

@@ -83,11 +83,11 @@ fn check_configuration(status: &StatusView, found: &mut DoctorFindings) {
 }
 
 fn check_watch(source: &SourceView, found: &mut DoctorFindings) {
-    let told = source.condition.as_ref().map(|condition| (FindingOutcome::Failed, condition.clone()));
-    let told = told.or_else(|| why_blind(source).map(|why| (FindingOutcome::Warning, why)));
-    let told = told.or_else(|| source.doubt.clone().map(|doubt| (FindingOutcome::Warning, doubt)));
-    let told = told.or_else(|| source.limitation.clone().map(|why| (FindingOutcome::Warning, why)));
-    let (outcome, detail) = told.unwrap_or_else(|| {
+    let problem = source.condition.as_ref().map(|condition| (FindingOutcome::Failed, condition.clone()));
+    let problem = problem.or_else(|| why_blind(source).map(|why| (FindingOutcome::Warning, why)));
+    let problem = problem.or_else(|| source.doubt.clone().map(|doubt| (FindingOutcome::Warning, doubt)));
+    let problem = problem.or_else(|| source.limitation.clone().map(|why| (FindingOutcome::Warning, why)));
+    let (outcome, detail) = problem.unwrap_or_else(|| {
         let event = source
             .last_event_age_seconds
             .map_or("no event yet".into(), |seconds| format!("the last event was {} ago", age_text(seconds)));
@@ -120,8 +120,8 @@ fn check_plugin_progress(plugin: &PluginView, found: &mut DoctorFindings) {
         _ if plugin.lag_seconds > LAG_SECONDS => (FindingOutcome::Warning, behind),
         _ if newest_gap.is_some() || parked > 0 => {
             let letters = || format!("{parked} {}", plural(parked, "dead letter", "dead letters"));
-            let told = (parked > 0).then(letters).into_iter().chain(newest_gap.map(str::to_owned));
-            (FindingOutcome::Warning, told.collect::<Vec<_>>().join(". "))
+            let problems = (parked > 0).then(letters).into_iter().chain(newest_gap.map(str::to_owned));
+            (FindingOutcome::Warning, problems.collect::<Vec<_>>().join(". "))
         }
         _ => (FindingOutcome::Fine, behind),
     };
@@ -175,58 +175,58 @@ mod tests {
     #[test]
     fn a_source_is_fine_only_while_it_sees_what_happens() {
         let seen = SourceView { name: "jobs".into(), synced: true, objects: 1, ..SourceView::default() };
-        let told = |source: &SourceView| one(|found| check_watch(source, found));
-        assert_eq!(told(&seen), (FindingOutcome::Fine, "jobs: 1 object, no event yet".into()));
+        let finding_of = |source: &SourceView| one(|found| check_watch(source, found));
+        assert_eq!(finding_of(&seen), (FindingOutcome::Fine, "jobs: 1 object, no event yet".into()));
         let held_up = SourceView { condition: Some("403: forbidden".into()), ..seen.clone() };
-        assert_eq!(told(&held_up), (FindingOutcome::Failed, "jobs: 403: forbidden".into()));
+        assert_eq!(finding_of(&held_up), (FindingOutcome::Failed, "jobs: 403: forbidden".into()));
         let listing = SourceView { synced: false, ..seen.clone() };
         let doubted = SourceView { doubt: Some("an event was lost".into()), ..seen.clone() };
         for other in [listing, doubted, SourceView { walking: 2, ..seen }] {
-            assert_eq!(told(&other).0, FindingOutcome::Warning, "{other:?}");
+            assert_eq!(finding_of(&other).0, FindingOutcome::Warning, "{other:?}");
         }
     }
 
     #[test]
     fn a_plugin_that_failed_is_behind_or_has_dead_letters_is_told() {
         let plugin = PluginView { name: "p".into(), state: "active".into(), ..PluginView::default() };
-        let told = |plugin: &PluginView| one(|found| check_plugin_progress(plugin, found));
-        assert_eq!(told(&plugin), (FindingOutcome::Fine, "p: 0 ms behind, 0 waiting".into()));
+        let finding_of = |plugin: &PluginView| one(|found| check_plugin_progress(plugin, found));
+        assert_eq!(finding_of(&plugin), (FindingOutcome::Fine, "p: 0 ms behind, 0 waiting".into()));
         let failed =
             PluginView { state: "failed".into(), message: Some("no module".into()), ..plugin.clone() };
-        assert_eq!(told(&failed), (FindingOutcome::Failed, "p: it failed: no module".into()));
+        assert_eq!(finding_of(&failed), (FindingOutcome::Failed, "p: it failed: no module".into()));
         let behind = PluginView { lag_seconds: 300.0, waiting: 7, ..plugin.clone() };
-        assert_eq!(told(&behind), (FindingOutcome::Warning, "p: 5 m behind, 7 waiting".into()));
+        assert_eq!(finding_of(&behind), (FindingOutcome::Warning, "p: 5 m behind, 7 waiting".into()));
         let paused = PausedView { who: "ada".into(), why: "a move".into(), since: "2026".into() };
         let paused = PluginView { paused: Some(paused), lag_seconds: 300.0, ..plugin.clone() };
-        let (outcome, detail) = told(&paused);
+        let (outcome, detail) = finding_of(&paused);
         assert_eq!(outcome, FindingOutcome::Warning);
         assert!(detail.contains("ada paused it at 2026: a move") && detail.contains("resume p"), "{detail}");
         let dead = PluginView { dead: 3, dropped: 2, ..plugin.clone() };
-        assert_eq!(told(&dead), (FindingOutcome::Warning, "p: 1 dead letter".into()));
+        assert_eq!(finding_of(&dead), (FindingOutcome::Warning, "p: 1 dead letter".into()));
         let loss =
             |gap, message: &str| DatabaseLossView { gap, message: message.into(), ..Default::default() };
         let losses = vec![loss(true, "rows may be missing"), loss(false, "all came again")];
         let both = PluginView { losses: losses.clone(), ..dead };
         let expected = "p: 1 dead letter. rows may be missing".to_owned();
-        assert_eq!(told(&both), (FindingOutcome::Warning, expected));
+        assert_eq!(finding_of(&both), (FindingOutcome::Warning, expected));
         let lost = PluginView { losses, ..plugin.clone() };
-        assert_eq!(told(&lost), (FindingOutcome::Warning, "p: rows may be missing".into()));
-        assert_eq!(told(&PluginView { dead: 3, dropped: 3, ..plugin }).0, FindingOutcome::Fine);
+        assert_eq!(finding_of(&lost), (FindingOutcome::Warning, "p: rows may be missing".into()));
+        assert_eq!(finding_of(&PluginView { dead: 3, dropped: 3, ..plugin }).0, FindingOutcome::Fine);
     }
 
     #[test]
     fn a_ledger_whose_files_do_not_get_into_their_bucket_is_told() {
         let ledger =
             LedgerView { name: "trail".into(), waiting: 1, waiting_seconds: 20.0, ..LedgerView::default() };
-        let told = |ledger: &LedgerView| one(|found| check_shipping(ledger, found));
-        assert_eq!(told(&ledger), (FindingOutcome::Fine, "trail: 1 closed file waits".into()));
+        let finding_of = |ledger: &LedgerView| one(|found| check_shipping(ledger, found));
+        assert_eq!(finding_of(&ledger), (FindingOutcome::Fine, "trail: 1 closed file waits".into()));
         let old = LedgerView { waiting: 2, waiting_seconds: 7200.0, ..ledger.clone() };
         assert_eq!(
-            told(&old),
+            finding_of(&old),
             (FindingOutcome::Warning, "trail: 2 closed files wait, the oldest for 2 h".into())
         );
         let refused = LedgerView { condition: Some("403".into()), ..ledger };
-        assert_eq!(told(&refused), (FindingOutcome::Failed, "trail: 1 closed file waits: 403".into()));
+        assert_eq!(finding_of(&refused), (FindingOutcome::Failed, "trail: 1 closed file waits: 403".into()));
     }
 
     #[test]

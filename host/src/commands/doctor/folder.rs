@@ -57,8 +57,8 @@ fn check_writable(data: &Path) -> io::Result<()> {
 
 /// The space that is free for this user, and the total.
 fn disk_space(data: &Path) -> io::Result<(u64, u64)> {
-    let told = rustix::fs::statvfs(data)?;
-    Ok((told.f_bavail.saturating_mul(told.f_frsize), told.f_blocks.saturating_mul(told.f_frsize)))
+    let disk = rustix::fs::statvfs(data)?;
+    Ok((disk.f_bavail.saturating_mul(disk.f_frsize), disk.f_blocks.saturating_mul(disk.f_frsize)))
 }
 
 fn judge_space(free: u64, all: u64) -> FindingOutcome {

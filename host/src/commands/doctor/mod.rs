@@ -67,8 +67,8 @@ pub async fn run_doctor(args: DoctorArgs) -> CommandResult {
 
 /// How far a clock is ahead of this machine's, in milliseconds.
 fn clock_offset(date: Option<&str>) -> Option<i64> {
-    let told = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
-    i64::try_from(now()).ok().map(|now| told.saturating_sub(now))
+    let server_ms = rfc2822::parse(date?).ok()?.timestamp().as_millisecond();
+    i64::try_from(now()).ok().map(|now| server_ms.saturating_sub(now))
 }
 
 fn check_clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut DoctorFindings) {
@@ -82,9 +82,9 @@ fn check_clocks(api: Option<i64>, other: Option<i64>, whose: &str, found: &mut D
         _ => FindingOutcome::Fine,
     };
     // Each is in whole seconds, and may be up to a second later.
-    let told =
+    let message =
         if apart < 2_000 { "less than 2 s".to_owned() } else { print::age_text(apart as f64 / 1000.0) };
-    found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {told} apart"));
+    found.add(&codes::CLOCK, outcome, format!("{whose} and the API server are {message} apart"));
 }
 
 fn explain_code(code: &str) -> CommandResult {

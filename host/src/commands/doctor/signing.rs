@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_ledger_that_an_idle_key_could_sign_is_told() {
-        let told = |signing: serde_json::Value| {
+        let findings_for = |signing: serde_json::Value| {
             let ledger = json!({"name": "trail", "path": "t.jsonl", "signing": signing});
             let keys = json!([{"name": "seal", "valueFrom": {"env": "SEAL"}}]);
             let host = json!({"sources": [], "ledgers": [ledger], "keys": keys});
@@ -78,14 +78,14 @@ mod tests {
             let finding = found.0.remove(0);
             (finding.outcome, finding.detail)
         };
-        let (outcome, detail) = told(serde_json::Value::Null);
+        let (outcome, detail) = findings_for(serde_json::Value::Null);
         assert_eq!(outcome, FindingOutcome::Warning);
         assert!(
             detail.contains("spec.ledgers[0].signing") && detail.contains("the ledger `trail`"),
             "{detail}"
         );
         assert_eq!(
-            told(json!({"key": "seal"})),
+            findings_for(json!({"key": "seal"})),
             (FindingOutcome::Fine, "1 ledgers, 1 of them signed, 1 keys".to_owned())
         );
     }
@@ -96,10 +96,10 @@ mod tests {
         let Command::Doctor(args) = Cli::try_parse_from(given).unwrap().command else { panic!("doctor") };
         let mut found = DoctorFindings::default();
         examine_signing(&args, &mut found);
-        let told = &found.0[0];
-        assert_eq!(told.outcome, FindingOutcome::NotChecked);
+        let finding = &found.0[0];
+        assert_eq!(finding.outcome, FindingOutcome::NotChecked);
         assert_eq!(
-            told.detail,
+            finding.detail,
             "the settings of /nowhere can't be read: `kubewitness check /nowhere` says why"
         );
     }

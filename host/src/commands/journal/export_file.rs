@@ -156,10 +156,10 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 
         let mut second = ExportFile::at_path(path.clone());
-        let told = second.write_all(b"other").unwrap_err().to_string();
+        let error = second.write_all(b"other").unwrap_err().to_string();
         assert!(
-            told.ends_with("all.jsonl exists already: name another file, or move this one away"),
-            "{told}"
+            error.ends_with("all.jsonl exists already: name another file, or move this one away"),
+            "{error}"
         );
         second.remove().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"kept");
@@ -178,8 +178,8 @@ mod tests {
     fn a_pipe_that_nobody_reads_ends_the_export() {
         let (reader, writer) = io::pipe().unwrap();
         let mut out = PatientWriter { out: writer, patience: Duration::from_millis(10) };
-        let told = out.write_all(&[b'a'; 1 << 20]).unwrap_err();
-        assert!(told.kind() == io::ErrorKind::TimedOut && told.to_string().contains("--file"), "{told}");
+        let error = out.write_all(&[b'a'; 1 << 20]).unwrap_err();
+        assert!(error.kind() == io::ErrorKind::TimedOut && error.to_string().contains("--file"), "{error}");
         drop(reader);
         assert_eq!(out.write_all(b"a").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }

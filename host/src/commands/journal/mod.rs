@@ -131,7 +131,7 @@ fn kib_text(bytes: u64) -> String {
 
 fn stats_text(stats: &JournalStats) -> String {
     let disk = match stats.wal_bytes + stats.free_bytes {
-        // The same for a server that does not report these figures.
+        // A server does not report these figures.
         0 => format!("{} on disk", kib_text(stats.bytes)),
         _ => format!(
             "{} on disk, {} of them free, and {} of WAL",
@@ -289,9 +289,9 @@ pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQ
     let configured = host_of(data)?.map(|host| host.sources).unwrap_or_default();
     let mut sources: BTreeSet<&str> = stats.sources.iter().map(|source| source.source.as_str()).collect();
     sources.extend(configured.iter().map(|source| source.name.as_str()));
-    let told = || clean_line(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
+    let source_names = || clean_line(&sources.iter().copied().collect::<Vec<_>>().join(", ")).into_owned();
     if let Some(source) = query.source.as_deref().filter(|source| !sources.contains(source)) {
-        bail!("the journal has no source `{}`. Its sources are {}", clean_line(source), told());
+        bail!("the journal has no source `{}`. Its sources are {}", clean_line(source), source_names());
     }
     let Some(kind) = &query.kind else { return Ok(()) };
     let group = |api_version: &str| api_version.split_once('/').map_or("", |(group, _)| group).to_owned();
@@ -306,7 +306,11 @@ pub async fn must_be_known(place: &JournalLocation, data: &Path, query: &ExportQ
         read.with_context(|| place_hint("reading", place))?;
     }
     if !is_known {
-        bail!("the journal has no state of the kind `{}`. Its sources are {}", clean_line(kind), told());
+        bail!(
+            "the journal has no state of the kind `{}`. Its sources are {}",
+            clean_line(kind),
+            source_names()
+        );
     }
     Ok(())
 }

@@ -15,13 +15,13 @@ use kubewitness_journal::{
 /// How many states' ids are held at once.
 const STATES: usize = 64 * 1024;
 
-/// How many examples of each misfit are named.
+/// How many examples of each misfit are listed.
 const EXAMPLES: usize = 3;
 
-/// Adds what is found to the report. Receipts are read before the states: what has a receipt was
-/// journaled before.
+/// Adds the findings to the report. Receipts are read before the states, because a state is journaled before
+/// its receipt exists.
 ///
-/// The notes of commits are read before the databases: a database must have what is noted.
+/// The notes of commits are read before the databases: a database must have every noted commit.
 pub async fn check(report: &mut VerifyReport, place: &JournalLocation, host: &HostSpec, data: &Path) {
     let notes = commit_notes_at(place).await.unwrap_or_else(|error| {
         report.not_checked.push(format!("the newest commits in granted databases: {error}"));
@@ -81,8 +81,8 @@ const ABSENT: &str = "its file is not there. Mount the folder in which it lies, 
 
 type NotesByPlugin = BTreeMap<String, CommitNotes>;
 
-/// Reports plugins whose noted commits the database has lost. A controller may have gone on since the notes were read, so
-/// a commit counts as lost only while the journal still counts on it.
+/// Reports plugins whose noted commits the database has lost. A controller may have continued since the notes
+/// were read, so a commit counts as lost only while the journal still expects it.
 async fn check_losses(
     report: &mut VerifyReport,
     place: &JournalLocation,
@@ -118,7 +118,7 @@ async fn check_losses(
     }
 }
 
-/// Why no controller would mend the loss, if that is so.
+/// Why no controller will mend the loss; `None` if one will.
 async fn why_unmended(
     place: &JournalLocation,
     plugin: &str,
@@ -138,7 +138,7 @@ async fn why_unmended(
     }
 }
 
-/// The noted commits that the database has lost: plugins and tokens.
+/// The noted commits that the database has lost, as plugins and tokens.
 fn lost_commits(proof: &DatabaseProof, notes: &NotesByPlugin) -> BTreeSet<(String, String)> {
     let mut lost = BTreeSet::new();
     for (plugin, notes) in notes {
@@ -172,7 +172,8 @@ fn find_misfit(seq: Seq, print: IdPrint, known: &KnownIds) -> Option<ReceiptMisf
     }
 }
 
-/// The findings in one database. Receipts of another journal are many, and say the same.
+/// The misfits found in one database. Receipts of another journal are many with the same finding, so findings
+/// are grouped.
 #[derive(Default)]
 struct MisfitTally {
     found: BTreeMap<(String, ReceiptMisfit), ReceiptFindings>,
@@ -209,9 +210,9 @@ impl MisfitTally {
         }
     }
 
-    /// Each once, with the first position.
+    /// One line for each finding, with its first positions.
     fn summary_lines(&self) -> Vec<(Seq, String)> {
-        let told = |((plugin, kind), found): (&(String, ReceiptMisfit), &ReceiptFindings)| {
+        let line = |((plugin, kind), found): (&(String, ReceiptMisfit), &ReceiptFindings)| {
             let newest = self.newest;
             let (receipts, places) = match found.receipts {
                 1 => (format!("a receipt of {plugin} is"), String::new()),
@@ -238,7 +239,7 @@ impl MisfitTally {
             };
             Some((*found.first.first()?, text))
         };
-        self.found.iter().filter_map(told).collect()
+        self.found.iter().filter_map(line).collect()
     }
 }
 
@@ -393,8 +394,8 @@ mod tests {
         };
         let others: Vec<_> =
             (10..10_000).rev().map(|seq| receipt(seq, seq)).chain([of_several, receipt(1, 2)]).collect();
-        let told = summary_of(&others, &known());
-        let [(1, other), (9, beyond)] = &told[..] else { panic!("{told:?}") };
+        let summary = summary_of(&others, &known());
+        let [(1, other), (9, beyond)] = &summary[..] else { panic!("{summary:?}") };
         assert!(other.contains("a receipt of audit is of another state"), "{other}");
         assert!(beyond.contains("9991 receipts of audit are") && beyond.contains("(at 9, 10, 11 and more)"));
     }

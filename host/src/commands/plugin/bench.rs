@@ -41,9 +41,9 @@ pub async fn run_bench(args: BenchPluginArgs) -> CommandResult {
     }
     let subjects: Vec<_> = std::iter::once(subject).chain(peers).collect();
     let figures = measure_subjects(&subjects, &replies, &objects, batch).await?;
-    let told = BenchReport::of(batch, figures);
-    print::print_value(args.output, &told, BenchReport::text)?;
-    Ok(if told.plugins[0].not_done == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
+    let report = BenchReport::of(batch, figures);
+    print::print_value(args.output, &report, BenchReport::text)?;
+    Ok(if report.plugins[0].not_done == 0 { CommandEnd::Fine } else { CommandEnd::Failed })
 }
 
 /// Repeats the objects, each time under other names, until there are enough. All first versions come first,
@@ -226,11 +226,11 @@ mod tests {
         let names: Vec<_> = objects.iter().map(|it| it.object["metadata"]["name"].clone()).collect();
         assert_eq!(names, ["train-7-0", "train-7-1", "train-7-2", "train-7-0", "train-7-1"]);
         assert_eq!(objects[4].object["metadata"]["uid"], "5c1f-1");
-        let told = repeat_objects(vec![trial::next_tick()], 5).unwrap_err().to_string();
-        assert!(told.contains("ticks alone"), "{told}");
+        let error = repeat_objects(vec![trial::next_tick()], 5).unwrap_err().to_string();
+        assert!(error.contains("ticks alone"), "{error}");
         for text in ["hello", "{kind: Job, apiVersion: batch/v1, metadata: train-7}"] {
-            let told = repeat_objects(object_files::parse(text).unwrap(), 5).unwrap_err().to_string();
-            assert!(told.contains("no `metadata`: give it whole"), "{told}");
+            let error = repeat_objects(object_files::parse(text).unwrap(), 5).unwrap_err().to_string();
+            assert!(error.contains("no `metadata`: give it whole"), "{error}");
         }
     }
 
@@ -252,14 +252,14 @@ mod tests {
             memory,
             host_calls: [("log".to_owned(), 5)].into(),
         };
-        let told = BenchReport::of(
+        let report = BenchReport::of(
             64,
             vec![
                 BenchFigures::of("own", &cost(200, 1 << 20)),
                 BenchFigures::of("audit", &cost(100, 2 << 20)),
             ],
         );
-        let text = told.text();
+        let text = report.text();
         for part in [
             "20.0 µs",
             "1.0 MiB",

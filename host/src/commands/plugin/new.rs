@@ -58,7 +58,7 @@ impl Language {
         }
     }
 
-    /// The place of the interfaces.
+    /// The folder of the interfaces.
     fn wit_folder(self) -> &'static str {
         match self {
             Self::Rust => "sdk/wit",
@@ -74,7 +74,7 @@ impl Language {
         }
     }
 
-    /// How a controller gets the plugin.
+    /// The steps with which a controller gets the plugin.
     fn install_steps(self) -> &'static str {
         match self {
             Self::Rust => PACKED,
@@ -217,11 +217,11 @@ fn fill_template(text: &str, name: &str, lang: Language) -> String {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    let told = || format!("writing {}", path.display());
+    let context = || format!("writing {}", path.display());
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).with_context(told)?;
+        std::fs::create_dir_all(folder).with_context(context)?;
     }
-    std::fs::write(path, text).with_context(told)
+    std::fs::write(path, text).with_context(context)
 }
 
 #[cfg(test)]
@@ -288,8 +288,8 @@ mod tests {
             lang: Language::Rust,
             dir: folder.path().to_path_buf(),
         };
-        let told = new(&args("shout")).unwrap_err().to_string();
-        assert!(told.contains("exists already"), "{told}");
+        let error = new(&args("shout")).unwrap_err().to_string();
+        assert!(error.contains("exists already"), "{error}");
         for name in
             ["self", "std", "kubewitness-sdk", "", "../x", "Shout", "7up", "a b", "a-", &"a".repeat(64)]
         {

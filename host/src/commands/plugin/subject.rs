@@ -157,7 +157,7 @@ async fn of_bytes(
     config: Map<String, Value>,
 ) -> Result<TrialSubject> {
     let component = engine.load(&bytes, &ComponentsSpec::default()).await?;
-    let said = component.describe_itself().await?;
+    let description = component.describe_itself().await?;
     let mut spec = PluginSpec {
         module: Default::default(),
         subscribe: Vec::new(),
@@ -169,7 +169,7 @@ async fn of_bytes(
         shadow: None,
         config,
     };
-    for need in &said.needs_with(&spec.config) {
+    for need in &description.needs_with(&spec.config) {
         let (what, name) = need.split_once(':').unwrap_or((need, ""));
         let name = name.to_owned();
         match what {
@@ -192,7 +192,7 @@ async fn of_bytes(
     if !faults.is_empty() {
         bail!("{}", why_uncallable(&faults, spec.config.is_empty()));
     }
-    Ok(TrialSubject { name: said.name, spec, component, engine })
+    Ok(TrialSubject { name: description.name, spec, component, engine })
 }
 
 /// Why a component without a manifest can't be called, and what to do about it.
@@ -231,12 +231,12 @@ mod tests {
     #[test]
     fn a_configuration_is_asked_for_only_where_one_helps() {
         let fault = |field: &str| ManifestFault { field: field.into(), message: "no".into() };
-        let told = |fields: &[&str], has_no_config| {
+        let reason = |fields: &[&str], has_no_config| {
             why_uncallable(&fields.iter().map(|field| fault(field)).collect::<Vec<_>>(), has_no_config)
         };
-        assert!(told(&["spec.config.url"], true).contains("--config JSON`:\n    spec.config.url: no"));
-        assert!(told(&["spec.config.url"], false).starts_with("the plugin refuses the configuration"));
-        let grant = told(&["spec.grants.kv", "spec.config"], true);
+        assert!(reason(&["spec.config.url"], true).contains("--config JSON`:\n    spec.config.url: no"));
+        assert!(reason(&["spec.config.url"], false).starts_with("the plugin refuses the configuration"));
+        let grant = reason(&["spec.grants.kv", "spec.config"], true);
         assert!(grant.contains("name a manifest that grants it") && !grant.contains("--config"), "{grant}");
     }
 }

@@ -104,7 +104,7 @@ async fn try_case(subject: &TrialSubject, case: &PluginCase) -> Result<String> {
     Ok(serde_json::to_string_pretty(&tried.handed)? + "\n")
 }
 
-/// Why the result is not as expected.
+/// The difference from the expected result, if there is one.
 fn compare_calls(case: &PluginCase, found: &str, update: bool) -> Result<Option<String>> {
     let path = case.expected.display();
     if update {
@@ -147,18 +147,18 @@ mod tests {
     #[test]
     fn what_is_expected_of_no_test_is_refused_by_its_name() {
         for file in ["b.expected.json", "b.answers.yaml"] {
-            let told = find_cases(folder(&["a.yaml", file]).path()).err().unwrap().to_string();
-            assert!(told.contains(&format!("{file} belongs to no test: there is no b.yaml")), "{told}");
+            let error = find_cases(folder(&["a.yaml", file]).path()).err().unwrap().to_string();
+            assert!(error.contains(&format!("{file} belongs to no test: there is no b.yaml")), "{error}");
         }
     }
 
     #[test]
     fn two_tests_of_one_name_are_refused_by_their_names() {
         let folder = folder(&["a.yml", "a.yaml", "b.json"]);
-        let told = find_cases(folder.path()).err().unwrap().to_string();
+        let error = find_cases(folder.path()).err().unwrap().to_string();
         assert!(
-            told.contains("a.yaml and ") && told.contains("a.yml are two tests of the name `a`"),
-            "{told}"
+            error.contains("a.yaml and ") && error.contains("a.yml are two tests of the name `a`"),
+            "{error}"
         );
     }
 }

@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn ages_have_one_unit() {
-        let told: Vec<_> = [0.25, 12.0, 119.4, 200.0, 7500.0, 356_400.0].map(age_text).into();
-        assert_eq!(told, ["250 ms", "12 s", "119 s", "3 m", "2 h", "4 d"]);
+        let ages: Vec<_> = [0.25, 12.0, 119.4, 200.0, 7500.0, 356_400.0].map(age_text).into();
+        assert_eq!(ages, ["250 ms", "12 s", "119 s", "3 m", "2 h", "4 d"]);
     }
 
     #[test]

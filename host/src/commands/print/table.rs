@@ -387,20 +387,20 @@ mod tests {
         table.push_row(["2 m", "Warning", pod, words].map(str::to_owned));
         table.push_row(["3 m", "Normal", "job/llama-70b", ""].map(str::to_owned));
         let mut table = table.with_below("MESSAGE");
-        let told = |table: &mut TextTable, within| {
+        let text_within = |table: &mut TextTable, within| {
             table.within = Some(within);
             table.render()
         };
         assert_eq!(
-            told(&mut table, 50),
+            text_within(&mut table, 50),
             "LAST SEEN   TYPE      OBJECT\n2 m         Warning   pod/llama-70b-r7k2x-0\n\
              \u{20} Back-off restarting failed container trainer in\n\u{20} pod llama-70b-r7k2x-0\n\
              3 m         Normal    job/llama-70b\n"
         );
-        let text = told(&mut table, 100);
+        let text = text_within(&mut table, 100);
         assert!(text.contains(pod) && text.contains("   Back-off restarting failed …"), "{text}");
         for within in [1, 2, 3, 11, 40, 80, 95, 120] {
-            let text = told(&mut table, within);
+            let text = text_within(&mut table, within);
             let widest = text.lines().map(|line| line.chars().count()).max();
             assert!(within < 12 || widest <= Some(within), "{within}\n{text}");
             let gone: String = text.split_whitespace().collect();

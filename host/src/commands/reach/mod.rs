@@ -233,10 +233,10 @@ mod tests {
             "user:pw-secret@127.0.0.1:8787",
         ] {
             let error = reach_controller(&args(wrong, Some("t"))).await.err().unwrap();
-            let told = format!("{error:#} {error:?}");
+            let expected = format!("{error:#} {error:?}");
             assert!(
-                error.is::<UsageError>() && told.contains("--server") && !told.contains("pw-secret"),
-                "{told}"
+                error.is::<UsageError>() && expected.contains("--server") && !expected.contains("pw-secret"),
+                "{expected}"
             );
         }
         assert!(reach_controller(&args("http://127.0.0.1:1/@kw", None)).await.is_ok());
@@ -249,9 +249,9 @@ mod tests {
             let reached = reach_controller(&args(address, Some("t"))).await.unwrap();
             assert_eq!(reached.token.map(|token| token.0).as_deref(), Some("t"), "{address}");
         }
-        let told =
+        let error =
             reach_controller(&args("http://kw.example.com", Some("t"))).await.err().unwrap().to_string();
-        assert!(told.contains("kw.example.com") && told.contains("https"), "{told}");
+        assert!(error.contains("kw.example.com") && error.contains("https"), "{error}");
         assert!(reach_controller(&args("http://kw.example.com", None)).await.is_ok());
     }
 
@@ -268,10 +268,10 @@ mod tests {
     #[test]
     fn a_change_is_not_sent_to_an_address_that_nobody_has_named() {
         let reached = ReachedController::reach_local(&ReachArgs::default()).unwrap();
-        let told = reached.refuse_a_change_where_anybody_may_listen().unwrap_err();
+        let error = reached.refuse_a_change_where_anybody_may_listen().unwrap_err();
         assert!(
-            told.is::<UsageError>() && told.to_string().contains("--server http://127.0.0.1:8787"),
-            "{told}"
+            error.is::<UsageError>() && error.to_string().contains("--server http://127.0.0.1:8787"),
+            "{error}"
         );
         let reached = ReachedController::at_url(parse_server(DEFAULT).unwrap(), None);
         assert!(reached.refuse_a_change_where_anybody_may_listen().is_ok());
@@ -280,7 +280,7 @@ mod tests {
     #[tokio::test]
     async fn a_cluster_that_is_named_is_asked_whatever_listens_here() {
         let asked = ReachArgs { kubeconfig: Some("/nowhere/kubeconfig".into()), ..ReachArgs::default() };
-        let told = format!("{:#}", reach_controller(&asked).await.err().unwrap());
-        assert!(told.contains("/nowhere/kubeconfig"), "{told}");
+        let error = format!("{:#}", reach_controller(&asked).await.err().unwrap());
+        assert!(error.contains("/nowhere/kubeconfig"), "{error}");
     }
 }

@@ -132,19 +132,19 @@ mod tests {
     #[test]
     fn another_text_image_or_key_is_refused_with_the_reason() {
         let keys = [KEY.to_owned()];
-        let told = |keys: &[String], digest: &str, found: CosignSignature| {
+        let error_of = |keys: &[String], digest: &str, found: CosignSignature| {
             find_signer(keys, digest, &found).unwrap_err().to_string()
         };
         let other = "00".repeat(32);
-        assert!(told(&keys, &other, made()).contains("of another image"));
+        assert!(error_of(&keys, &other, made()).contains("of another image"));
         let changed = CosignSignature { payload: made().payload.replace("9f86", "0000"), ..made() };
-        assert!(told(&keys, DIGEST, changed).contains("none of the keys"));
+        assert!(error_of(&keys, DIGEST, changed).contains("none of the keys"));
         let broken = CosignSignature { signature: "%".into(), ..made() };
-        assert!(told(&keys, DIGEST, broken).contains("no base64"));
+        assert!(error_of(&keys, DIGEST, broken).contains("no base64"));
         for (key, why) in [(OTHER_CURVE, "P-256"), ("garbage", "PEM")] {
-            let told = told(&[key.into()], DIGEST, made());
-            assert!(told.contains("spec.modules.signedBy[0]") && told.contains(why), "{told}");
+            let error_of = error_of(&[key.into()], DIGEST, made());
+            assert!(error_of.contains("spec.modules.signedBy[0]") && error_of.contains(why), "{error_of}");
         }
-        assert!(told(&[], DIGEST, made()).contains("none of the keys"));
+        assert!(error_of(&[], DIGEST, made()).contains("none of the keys"));
     }
 }

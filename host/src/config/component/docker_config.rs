@@ -101,7 +101,7 @@ mod tests {
         for registry in ["other.example.com", "broken.example.com"] {
             assert!(of(registry, "a").unwrap_err().to_string().contains(registry));
         }
-        let told = registry_login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap().to_string();
-        assert!(told.contains("config.json") && !told.contains("hush"), "{told}");
+        let error = registry_login(r#"{"auths": "hush"}"#, "a.example", "b").err().unwrap().to_string();
+        assert!(error.contains("config.json") && !error.contains("hush"), "{error}");
     }
 }

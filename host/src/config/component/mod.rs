@@ -319,8 +319,8 @@ mod tests {
         };
         let absolute = of("p.wasm").display().to_string();
         for file in ["../p.wasm", &absolute, "out.wasm", "data/last-good/p.wasm", "../absent.wasm"] {
-            let told = read(file, "config/data").unwrap_err().to_string();
-            assert!(told.starts_with(&format!("`{file}` is not there; looked in ")), "{told}");
+            let error = read(file, "config/data").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("`{file}` is not there; looked in ")), "{error}");
         }
         let named = of("plugins/p.wasm").display().to_string();
         for file in ["in.wasm", "../plugins/p.wasm", &named] {
@@ -336,9 +336,9 @@ mod tests {
 
     #[test]
     fn a_manifest_that_is_named_without_a_folder_lies_in_the_one_of_the_process() {
-        let told =
+        let error =
             found("q.wasm", Some(Path::new("")), &ComponentFolders::default()).unwrap_err().to_string();
-        assert!(told.contains("looked in .; a"), "{told}");
+        assert!(error.contains("looked in .; a"), "{error}");
     }
 
     #[tokio::test]
@@ -348,12 +348,12 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         std::fs::create_dir(folder.path().join("d.wasm")).unwrap();
         for (file, kind) in [("p.wasm", "it is a pipe"), ("d.wasm", "it is a folder")] {
-            let told = find_in_folders(file, Some(folder.path()), &ComponentFolders::default())
+            let error = find_in_folders(file, Some(folder.path()), &ComponentFolders::default())
                 .await
                 .err()
                 .unwrap()
                 .to_string();
-            assert!(told.contains(&format!("{file} can't be read: {kind}")), "{told}");
+            assert!(error.contains(&format!("{file} can't be read: {kind}")), "{error}");
         }
     }
 

@@ -180,8 +180,8 @@ mod tests {
         drop(all);
         assert_eq!(&reading.await.unwrap()[..], b"there");
         std::fs::File::create(&path).unwrap().set_len(COMPONENT_BYTES + 1).unwrap();
-        let told = digest_of(&path).unwrap_err().to_string();
-        assert!(told.contains("it is larger than 64 MiB"), "{told}");
+        let error = digest_of(&path).unwrap_err().to_string();
+        assert!(error.contains("it is larger than 64 MiB"), "{error}");
     }
 
     #[tokio::test]
@@ -193,17 +193,17 @@ mod tests {
         assert_eq!(digest_of(&paths[1]).unwrap(), component_digest(b"bytes"));
         let kept = |paths: &[PathBuf]| KeptComponents::in_files(component_digest(b"bytes"), paths.to_vec());
         assert_eq!(&kept(&paths).read().await.unwrap()[..], b"bytes");
-        let told = kept(&paths[..1]).read().await.unwrap_err().to_string();
-        assert!(told.contains("damaged has other bytes"), "{told}");
-        let told = kept(&[folder.path().join("gone")]).read().await.unwrap_err().to_string();
-        assert!(told.contains("gone is not there"), "{told}");
+        let error = kept(&paths[..1]).read().await.unwrap_err().to_string();
+        assert!(error.contains("damaged has other bytes"), "{error}");
+        let error = kept(&[folder.path().join("gone")]).read().await.unwrap_err().to_string();
+        assert!(error.contains("gone is not there"), "{error}");
         let aside = KeptComponents::on_disk(Bytes::from_static(b"x"), folder.path()).await.unwrap();
         for again in [aside.clone(), aside] {
             assert_eq!(&again.read().await.unwrap()[..], b"x");
         }
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "it has no name");
-        let told =
+        let error =
             KeptComponents::on_disk(Bytes::new(), &folder.path().join("gone")).await.unwrap_err().to_string();
-        assert!(told.contains("gone"), "{told}");
+        assert!(error.contains("gone"), "{error}");
     }
 }

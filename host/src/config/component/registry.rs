@@ -357,11 +357,13 @@ mod tests {
     #[test]
     fn a_manifest_of_another_kind_says_what_is_read() {
         assert!(parse(br#"{"layers":[]}"#).is_ok());
-        let told = |text: &str| parse(text.as_bytes()).err().unwrap().to_string();
-        assert!(told(r#"{"mediaType":"application/vnd.oci.image.index.v1+json"}"#).contains("by its digest"));
-        assert!(told(r#"{"mediaType":"x"}"#).contains("is x"));
-        assert!(told("[").contains("can't be read"));
+        let error_of = |text: &str| parse(text.as_bytes()).err().unwrap().to_string();
+        assert!(
+            error_of(r#"{"mediaType":"application/vnd.oci.image.index.v1+json"}"#).contains("by its digest")
+        );
+        assert!(error_of(r#"{"mediaType":"x"}"#).contains("is x"));
+        assert!(error_of("[").contains("can't be read"));
         let long = format!(r#"{{"layers":"{}"}}"#, "a".repeat(4096));
-        assert!(told(&long).len() < 200, "{}", told(&long));
+        assert!(error_of(&long).len() < 200, "{}", error_of(&long));
     }
 }

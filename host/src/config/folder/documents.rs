@@ -33,8 +33,8 @@ pub fn read(path: &Path, text: &str, snapshot: &mut ConfigSnapshot) {
     let source = FileSource { path, text };
     if text.trim().is_empty() {
         // A program that writes a file empties it first.
-        let told = "is empty: write its documents, or remove the file".to_owned();
-        snapshot.problems.push(problem(path, None, told));
+        let message = "is empty: write its documents, or remove the file".to_owned();
+        snapshot.problems.push(problem(path, None, message));
     } else if documents.is_empty() {
         snapshot.note_passed_over(problem(path, None, "has no document".into()));
     }
@@ -54,9 +54,9 @@ impl FileSource<'_> {
         let is_ours = version.is_none_or(|version| group_of(version) == GROUP);
         match text("kind") {
             _ if is_rule(document) => {
-                let told =
+                let message =
                     "a status rule works as an item of spec.statusRules in the host's settings, and not here";
-                snapshot.problems.push(self.problem(document.line, told.to_owned()));
+                snapshot.problems.push(self.problem(document.line, message.to_owned()));
             }
             Some(CONFIG_MAP) => {
                 if let Err(found) = self.read_config_map(document, snapshot) {
@@ -72,8 +72,8 @@ impl FileSource<'_> {
                 self.of_another_version(document, kind, version.unwrap_or_default(), snapshot);
             }
             Some(kind) if let Some(meant) = meant_kind(kind, is_ours, version) => {
-                let told = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
-                snapshot.slips.push(self.problem(document.line_of("kind"), told));
+                let message = format!("kind: is `{kind}`, which is nothing here: write `{meant}`");
+                snapshot.slips.push(self.problem(document.line_of("kind"), message));
             }
             kind => {
                 let other = document.get("kind").and_then(|kind| kind.other_than_text(self.text));
@@ -82,10 +82,10 @@ impl FileSource<'_> {
                     (None, Some(other)) => format!("kind: {other}"),
                     (None, None) => "has no `kind`".into(),
                 };
-                let told = format!(
+                let message = format!(
                     "{what}: Kubewitness reads the kinds Host, Plugin and JobTemplate, and ConfigMaps that hold them"
                 );
-                snapshot.note_passed_over(self.problem(document.line, told));
+                snapshot.note_passed_over(self.problem(document.line, message));
             }
         }
     }
@@ -103,8 +103,8 @@ impl FileSource<'_> {
         let version = shorten_text(version, VALUE);
         let ours = format!("a {kind} of Kubewitness has `{API_VERSION}`");
         if is_slip {
-            let told = format!("apiVersion: is `{version}`: {ours}");
-            snapshot.slips.push(self.problem(document.line_of("apiVersion"), told));
+            let message = format!("apiVersion: is `{version}`: {ours}");
+            snapshot.slips.push(self.problem(document.line_of("apiVersion"), message));
         } else {
             snapshot
                 .note_passed_over(self.problem(document.line, format!("is a {kind} of `{version}`: {ours}")));
@@ -175,8 +175,10 @@ impl FileSource<'_> {
         let other = other.or_else(|| {
             (!is_config_map_name(name)).then(|| format!("`{name}` is not the name of a ConfigMap"))
         });
-        if let Some(told) = other {
-            return Err(self.problem(document.line_of("metadata.name"), format!("metadata.name: {told}")));
+        if let Some(other_name) = other {
+            return Err(
+                self.problem(document.line_of("metadata.name"), format!("metadata.name: {other_name}"))
+            );
         }
         let Some(value) = document.get("data").and_then(|data| data.get(key)) else {
             return Err(self.problem(document.line_of("data"), format!("data: has no key `{key}`")));
@@ -328,18 +330,18 @@ mod tests {
         assert_eq!(entry.set_apart(), "document.a.yaml.1");
         assert_eq!(entry.shown_as(), "document.a.yaml.1", "`check` and the controller call it the same");
         assert_eq!(read_one(PLUGIN).plugins[0].shown_as(), "notify");
-        let told = parse_plugin(entry, &Default::default()).unwrap_err();
-        assert!(told[0].to_string().contains("metadata.name: YAML reads `n` as a boolean"), "{told:?}");
+        let error = parse_plugin(entry, &Default::default()).unwrap_err();
+        assert!(error[0].to_string().contains("metadata.name: YAML reads `n` as a boolean"), "{error:?}");
     }
 
     #[test]
     fn what_is_not_taken_is_named_with_the_reason() {
-        let told = passed_over(&read_one(
+        let ignored = passed_over(&read_one(
             "kind: Deployment\n---\nfoo: 1\n---\nkind: ConfigMap\nmetadata: {name: c}\n",
         ));
-        assert!(told[0].starts_with("dir/a.yaml:1: is a Deployment: Kubewitness reads"), "{told:?}");
-        assert!(told[1].starts_with("dir/a.yaml:3: has no `kind`"), "{told:?}");
-        assert!(told[2].starts_with("dir/a.yaml:5: is a ConfigMap without the label"), "{told:?}");
+        assert!(ignored[0].starts_with("dir/a.yaml:1: is a Deployment: Kubewitness reads"), "{ignored:?}");
+        assert!(ignored[1].starts_with("dir/a.yaml:3: has no `kind`"), "{ignored:?}");
+        assert!(ignored[2].starts_with("dir/a.yaml:5: is a ConfigMap without the label"), "{ignored:?}");
         assert_eq!(passed_over(&read_one("# nothing yet\n")), ["dir/a.yaml: has no document"]);
     }
 

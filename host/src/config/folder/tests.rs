@@ -55,29 +55,29 @@ fn pipe(path: &Path) {
 }
 
 fn problems(snapshot: &ConfigSnapshot) -> Vec<String> {
-    let told = snapshot.problems.iter().map(ToString::to_string);
-    told.map(|told| told.rsplit_once('/').unwrap().1.to_owned()).collect()
+    let messages = snapshot.problems.iter().map(ToString::to_string);
+    messages.map(|message| message.rsplit_once('/').unwrap().1.to_owned()).collect()
 }
 
 #[test]
 fn what_never_ends_is_not_read_for_ever() {
     let zero = Path::new("/dev/zero");
-    let told = text(zero).unwrap_err().to_string();
-    assert!(told.contains("it is a device"), "{told}");
+    let error = text(zero).unwrap_err().to_string();
+    assert!(error.contains("it is a device"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let large = folder.path().join("large");
     std::fs::File::create(&large).unwrap().set_len(FILE_BYTES + 1).unwrap();
-    let told = text(&large).unwrap_err().to_string();
-    assert!(told.contains("larger than 16 MiB"), "{told}");
+    let error = text(&large).unwrap_err().to_string();
+    assert!(error.contains("larger than 16 MiB"), "{error}");
     std::os::unix::fs::symlink(zero, folder.path().join("a.yaml")).unwrap();
     pipe(&folder.path().join("b.yaml"));
     std::fs::create_dir(folder.path().join("c")).unwrap();
     std::os::unix::fs::symlink("c", folder.path().join("c.yaml")).unwrap();
-    let told = problems(&read(folder.path()).unwrap());
-    for (told, kind) in told.iter().zip(["a device", "a pipe", "a folder"]) {
-        assert!(told.contains(&format!("can't be read: it is {kind}")), "{told}");
+    let messages = problems(&read(folder.path()).unwrap());
+    for (message, kind) in messages.iter().zip(["a device", "a pipe", "a folder"]) {
+        assert!(message.contains(&format!("can't be read: it is {kind}")), "{message}");
     }
-    assert_eq!(told.len(), 3);
+    assert_eq!(messages.len(), 3);
 }
 
 async fn looked(folder: &Path) -> FolderSnapshot {
@@ -133,8 +133,8 @@ async fn a_folder_is_followed_beside_what_is_no_file_and_ends_with_its_stop() {
     tokio::time::timeout(Duration::from_secs(60), both).await.unwrap().0.unwrap();
 }
 
-/// Somebody has asked for the file before, and waits in the system for its disk: here for a pipe that
-/// nobody writes to.
+/// An earlier read of the file still waits in the system for its disk. A pipe without a writer stands for
+/// that.
 #[tokio::test]
 async fn a_file_that_hangs_is_told_and_passed_over_and_the_others_are_read() {
     let (folder, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -169,17 +169,17 @@ fn what_lies_beside_the_manifests_is_named_with_the_reason() {
     }
     std::fs::create_dir(folder.path().join("more")).unwrap();
     std::fs::create_dir(folder.path().join("..2026_data")).unwrap();
-    let told = read(folder.path()).unwrap().unused_documents();
-    let told: Vec<_> = told.iter().map(|told| told.rsplit_once('/').unwrap().1).collect();
-    for (told, wanted) in told.iter().zip([
+    let unused = read(folder.path()).unwrap().unused_documents();
+    let unused: Vec<_> = unused.iter().map(|line| line.rsplit_once('/').unwrap().1).collect();
+    for (line, wanted) in unused.iter().zip([
         "a.yaml~: is no",
         "kustomization.yaml: is for",
         "more: is a folder",
         "notes.txt: is no",
     ]) {
-        assert!(told.starts_with(wanted), "{told}");
+        assert!(line.starts_with(wanted), "{line}");
     }
-    assert_eq!(told.len(), 4, "{told:?}");
+    assert_eq!(unused.len(), 4, "{unused:?}");
 }
 
 #[test]
@@ -221,23 +221,41 @@ fn a_broken_file_hides_no_other() {
 
 #[test]
 fn a_kind_that_is_nearly_ours_is_told_with_the_right_one_and_one_that_is_no_text_as_what_it_is() {
-    let told = |kind: &str| {
+    let message_of_kind = |kind: &str| {
         let text = format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: p}}\n");
         let snapshot = of_text(Path::new("p.yaml"), &text);
         let slips = snapshot.slips.iter().map(ToString::to_string);
         slips.chain(snapshot.unused_documents()).collect::<Vec<_>>().join("; ")
     };
-    assert_eq!(told("plugin"), "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`");
-    assert_eq!(told("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
-    assert_eq!(told("Plugni"), "p.yaml:2: kind: is `Plugni`, which is nothing here: write `Plugin`");
-    assert!(told("5").starts_with("p.yaml:1: kind: YAML reads `5` as a number"), "{}", told("5"));
-    assert!(told("[a]").starts_with("p.yaml:1: kind: is a list: Kubewitness reads"), "{}", told("[a]"));
-    assert!(told("Secret").starts_with("p.yaml:1: is a Secret: Kubewitness reads"), "{}", told("Secret"));
+    assert_eq!(
+        message_of_kind("plugin"),
+        "p.yaml:2: kind: is `plugin`, which is nothing here: write `Plugin`"
+    );
+    assert_eq!(message_of_kind("HOST"), "p.yaml:2: kind: is `HOST`, which is nothing here: write `Host`");
+    assert_eq!(
+        message_of_kind("Plugni"),
+        "p.yaml:2: kind: is `Plugni`, which is nothing here: write `Plugin`"
+    );
+    assert!(
+        message_of_kind("5").starts_with("p.yaml:1: kind: YAML reads `5` as a number"),
+        "{}",
+        message_of_kind("5")
+    );
+    assert!(
+        message_of_kind("[a]").starts_with("p.yaml:1: kind: is a list: Kubewitness reads"),
+        "{}",
+        message_of_kind("[a]")
+    );
+    assert!(
+        message_of_kind("Secret").starts_with("p.yaml:1: is a Secret: Kubewitness reads"),
+        "{}",
+        message_of_kind("Secret")
+    );
 }
 
 #[test]
 fn a_version_that_is_nearly_ours_is_told_with_the_right_one_and_one_of_another_program_as_such() {
-    let told = |version: &str, kind: &str| {
+    let message_of_version = |version: &str, kind: &str| {
         let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: p}}\n");
         let snapshot = of_text(Path::new("p.yaml"), &text);
         (snapshot.slips.iter().map(ToString::to_string).collect::<Vec<_>>(), snapshot.unused_documents())
@@ -248,18 +266,18 @@ fn a_version_that_is_nearly_ours_is_told_with_the_right_one_and_one_of_another_p
         let expected = format!(
             "p.yaml:1: apiVersion: is `{version}`: a {kind} of Kubewitness has `kubewitness.dev/v1alpha1`"
         );
-        assert_eq!(told(version, kind), (vec![expected], vec![]));
+        assert_eq!(message_of_version(version, kind), (vec![expected], vec![]));
     }
-    let (slips, untaken) = told("argoproj.io/v1", "Plugin");
+    let (slips, untaken) = message_of_version("argoproj.io/v1", "Plugin");
     assert!(
         slips.is_empty() && untaken[0].contains("a Plugin of Kubewitness has `kubewitness.dev/v1alpha1`"),
         "{untaken:?}"
     );
     assert_eq!(
-        told("v1", "ConfigMpa").0,
+        message_of_version("v1", "ConfigMpa").0,
         ["p.yaml:2: kind: is `ConfigMpa`, which is nothing here: write `ConfigMap`"]
     );
     for kind in ["Secret", "ConfigMapList", "Pod", "Node"] {
-        assert!(told("v1", kind).0.is_empty(), "{kind}");
+        assert!(message_of_version("v1", kind).0.is_empty(), "{kind}");
     }
 }

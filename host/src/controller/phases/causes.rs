@@ -24,8 +24,8 @@ const STATES: usize = 2_000;
 
 /// Explains a part of the due outcomes. Returns `false` if no others are due.
 ///
-/// An outcome whose states can't be read now is postponed, and the part ends with it. If the journal can't be
-/// read at all, the follower reports that before it asks for the next part.
+/// An outcome whose states can't be read now is postponed, and the part ends there. If the journal can't be
+/// read at all, the follower reports that before it requests the next part.
 pub(super) async fn explain_some(
     index: &PhaseIndex,
     outcomes: &impl OutcomeReader,
@@ -82,7 +82,7 @@ impl OutcomeReader for Journal {
     }
 }
 
-/// The states that an explanation is made of.
+/// The states from which an explanation is made.
 pub(super) async fn story_of(journal: &Journal, uid: &str) -> Result<OutcomeStory, JournalError> {
     let query = TimelineQuery {
         uid: Some(uid.to_owned()),
@@ -117,16 +117,16 @@ fn cause_word(why: WhyView, is_cut: bool) -> Option<CauseKind> {
 }
 
 async fn events_of(journal: &Journal, states: &[Arc<State>]) -> Result<Vec<EventView>, JournalError> {
-    let mut told = Vec::new();
+    let mut views = Vec::new();
     for state in states.iter().rev() {
         let Some(document) = document_if_kept(journal, state.seq).await? else { continue };
         let document = events::cut_event(&document).map_or(document, Bytes::from);
-        told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+        views.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
     }
-    Ok(events::fold_repeated(told))
+    Ok(events::fold_repeated(views))
 }
 
-/// `None` if retention has removed it or it is damaged: the states still have their own information.
+/// `None` if retention has removed it or it is damaged. The states alone still explain something.
 async fn document_if_kept(journal: &Journal, seq: Seq) -> Result<Option<Bytes>, JournalError> {
     match journal.document_at(seq).await {
         Err(JournalError::Fatal(_)) => Ok(None),

@@ -1,5 +1,5 @@
-//! Finds out for plugins why objects ended badly: the words from the index of phases, and the states behind them from the
-//! journal, with their secrets. Who is granted it, and what is hidden, `capability` decides.
+//! Finds for plugins why objects ended badly: the words from the index of phases, and the states behind them
+//! from the journal, with their secrets. `capability` decides who is granted it, and hides the secrets.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use kubewitness_journal::{Journal, PhaseIndex};
 
 use super::causes;
 
-/// A question waits so long for what the index has still to read. A plugin that is told `pending` asks again.
+/// How long a question waits for the index to catch up. A plugin that gets `pending` asks again.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub struct JournalOutcomes {
@@ -30,7 +30,8 @@ impl OutcomeFinder for JournalOutcomes {
         if kept != KeptOutcome::Nothing {
             return Ok(kept);
         }
-        // What the index has not read may be the end of this object. Only then a question waits.
+        // The end of this object may be in the part that the index has not read. Only then does a question
+        // wait.
         let newest = *self.journal.newest_position().borrow();
         let is_whole = self.index.await_position(newest, PATIENCE).await;
         Ok(match self.index.kept_outcome(source, uid).await? {

@@ -1,5 +1,6 @@
-//! Takes back in the journal what a plugin's database has lost. It runs beside everything else, after the plugin's calls
-//! have ended, and no version of the plugin starts before it is done. It asks no database: `reconcile` does.
+//! Takes back in the journal the commits that a plugin's database has lost. It runs beside the loop, after
+//! the plugin's calls have ended, and no version of the plugin starts before it is done. It asks no database:
+//! `reconcile` does.
 
 use kubewitness_capability::{OpenCapabilities, SurvivingReceipts};
 use kubewitness_core::intents::commits::{CommitNotes, DatabaseLoss, LOSSES};
@@ -16,11 +17,11 @@ use crate::tasks::TaskFate;
 
 const TAKEN_BACK: &str = "its database has lost commits: what it lost is being taken back in the journal";
 
-/// The order to take back what a database has lost.
+/// A request to take back what a database has lost.
 pub struct LostCommits {
     pub survivors: SurvivingReceipts,
     pub capabilities: OpenCapabilities,
-    /// Ends it early. The plugin is asked for again at the next start.
+    /// Cancels it. The database is asked again at the next start of the plugin.
     pub stop: CancellationToken,
 }
 
@@ -30,8 +31,8 @@ impl RunningPlugins {
         self.granted.get(name).copied().unwrap_or_default()
     }
 
-    /// Stops the plugin, takes back what its database has lost, and passes the result to `tell`. Until then it counts as
-    /// draining. Returns `false` if calls of a version before have not ended.
+    /// Stops the plugin, takes back what its database has lost, and passes the result to `tell`. Until then
+    /// the plugin counts as draining. Returns `false` if calls of an earlier version have not ended.
     pub fn begin_take_back(
         &mut self,
         name: &str,
@@ -69,7 +70,7 @@ impl RunningPlugins {
     }
 }
 
-/// Takes back and records one more loss. Returns all that are recorded.
+/// Takes the lost commits back, and records the loss. Returns all recorded losses.
 async fn record_loss(
     journal: &Journal,
     plugin: &str,
@@ -102,7 +103,7 @@ pub fn recorded_losses(kv: &[(String, Vec<u8>)]) -> Vec<DatabaseLoss> {
     commit_notes(kv).losses.into_iter().map(|(_, loss)| loss).collect()
 }
 
-/// The journal's notes of the plugin's commits. Its grants refuse notes that can't be read.
+/// The journal's notes about the plugin's commits. Granting refuses notes that can't be read.
 fn commit_notes(kv: &[(String, Vec<u8>)]) -> CommitNotes {
     let mut notes = CommitNotes::default();
     for (key, value) in kv.iter().filter(|(key, _)| key.starts_with(NOTE)) {

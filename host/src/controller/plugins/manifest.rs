@@ -21,7 +21,7 @@ pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginS
     }
     ManifestView {
         declared,
-        granted: granted(&spec.grants),
+        granted: grant_views(&spec.grants),
         sources: spec.subscribe.iter().map(|subscribe| subscribe.source.clone()).collect(),
         config: Some(spec.config.clone()),
         fields: config_fields(schema),
@@ -30,31 +30,33 @@ pub fn view(imports: &[String], needs: Vec<String>, schema: &str, spec: &PluginS
     }
 }
 
-fn granted(grants: &GrantsSpec) -> Vec<GrantView> {
+fn grant_views(grants: &GrantsSpec) -> Vec<GrantView> {
     let grant =
         |capability: &str, name: &str, of: String| GrantView { name: format!("{capability}:{name}"), of };
     let alone = |name: &str, of: &str| GrantView { name: name.into(), of: of.into() };
-    let mut granted = Vec::new();
-    granted.extend(grants.sql.iter().map(|it| {
-        grant("sql", &it.name, format!("database {}, access {}", it.database, it.access.as_str()))
+    let mut views = Vec::new();
+    views.extend(grants.sql.iter().map(|spec| {
+        grant("sql", &spec.name, format!("database {}, access {}", spec.database, spec.access.as_str()))
     }));
-    granted.extend(
-        grants.http.iter().map(|it| grant("http", &it.name, format!("destination {}", it.destination))),
+    views.extend(
+        grants.http.iter().map(|spec| grant("http", &spec.name, format!("destination {}", spec.destination))),
     );
-    granted
-        .extend(grants.mail.iter().map(|it| grant("mail", &it.name, format!("mail server {}", it.server))));
-    granted.extend(grants.ledger.iter().map(|it| grant("ledger", &it.name, format!("ledger {}", it.ledger))));
-    granted.extend(grants.keys.iter().map(|it| grant("key", &it.name, format!("key {}", it.key))));
-    granted.extend(grants.kv.then(|| alone("kv", "")));
-    granted.extend(grants.lister.iter().map(|source| grant("lister", source, format!("source {source}"))));
-    granted
-        .extend(grants.outcomes.iter().map(|source| grant("outcomes", source, format!("source {source}"))));
-    granted.push(match grants.documents {
+    views.extend(
+        grants.mail.iter().map(|spec| grant("mail", &spec.name, format!("mail server {}", spec.server))),
+    );
+    views.extend(
+        grants.ledger.iter().map(|spec| grant("ledger", &spec.name, format!("ledger {}", spec.ledger))),
+    );
+    views.extend(grants.keys.iter().map(|spec| grant("key", &spec.name, format!("key {}", spec.key))));
+    views.extend(grants.kv.then(|| alone("kv", "")));
+    views.extend(grants.lister.iter().map(|source| grant("lister", source, format!("source {source}"))));
+    views.extend(grants.outcomes.iter().map(|source| grant("outcomes", source, format!("source {source}"))));
+    views.push(match grants.documents {
         DocumentsGrant::Redacted => alone("documents", "without secrets"),
         DocumentsGrant::Digest => alone("documents", "without secrets, with the digest of the whole"),
         DocumentsGrant::Raw => alone("documents", "whole, secrets included"),
     });
-    granted
+    views
 }
 
 #[cfg(test)]

@@ -76,14 +76,15 @@ pub struct RunningPlugins {
     /// Decides whether calls are made, if replicas share the journal.
     election: Option<ReplicaElection>,
     /// The value that each plugin with `kv` sees.
-    told: SharedValue,
+    shared_mutes: SharedValue,
     pauses: LongestPauses,
     running: BTreeMap<String, RunningPlugin>,
     /// Plugins with calls that have not ended. Until these end, no other version gets the plugin's states.
     draining: BTreeMap<String, DrainingPlugins>,
     /// The candidates of drained plugins, until their successors start.
     drained: BTreeMap<String, PluginCandidate>,
-    /// How often each plugin was granted its database. What was asked before concerns the former one.
+    /// How often each plugin was granted its database. An answer that was requested before the last grant
+    /// concerns the former database.
     granted: BTreeMap<String, u64>,
     /// Signals that the probation of a version has ended.
     decided: Arc<Notify>,
@@ -110,7 +111,7 @@ impl RunningPlugins {
             folders,
             abort,
             election: None,
-            told: SharedValue::default(),
+            shared_mutes: SharedValue::default(),
             pauses: LongestPauses::default(),
             running,
             draining,
@@ -126,8 +127,8 @@ impl RunningPlugins {
         Self { election, ..self }
     }
 
-    pub fn with_told(self, told: SharedValue) -> Self {
-        Self { told, ..self }
+    pub fn with_shared_mutes(self, shared_mutes: SharedValue) -> Self {
+        Self { shared_mutes, ..self }
     }
 
     /// The longest pauses of plugins whose calls fail.
@@ -154,7 +155,7 @@ impl RunningPlugins {
         Ok(WantedPlugin { warnings, ..WantedPlugin::new(parsed, found, host).with_shadow(shadow) })
     }
 
-    /// Keeps in the journal what a plugin is owed that does not run yet.
+    /// Records in the journal where a plugin begins that does not run yet.
     pub async fn note_beginning(&self, plugin: &str, spec: &PluginSpec) -> Result<(), JournalError> {
         let subscriptions = subscriptions(spec, &self.journal);
         note_beginning(plugin, &subscriptions, &self.journal, self.clock.now_ms()).await
@@ -334,7 +335,7 @@ impl RunningPlugins {
             clock: self.clock.clone(),
             uses: uses.clone(),
             kv,
-            told: self.told.clone(),
+            shared_mutes: self.shared_mutes.clone(),
             reports,
             notes: Arc::new(self.journal.clone()),
             version: candidate.component.file_digest().to_owned(),

@@ -18,7 +18,7 @@ const PRUNE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(2);
 
 impl ReconcileLoop {
-    /// Logged once each, for as long as it stays.
+    /// Logs unused documents, each once as long as it stays unused.
     pub(super) fn log_unused_documents(&mut self, snapshot: &ConfigSnapshot) {
         let untaken: BTreeSet<_> =
             snapshot.slips.iter().map(ToString::to_string).chain(snapshot.unused_documents()).collect();
@@ -52,7 +52,8 @@ impl ReconcileLoop {
         Ok(())
     }
 
-    /// Runs beside everything else, one at a time: a ledger's disk that does not answer delays no change.
+    /// Writes due statements of ledgers. It runs beside the loop, one run at a time: a ledger's disk that
+    /// does not answer delays no change.
     pub(super) fn tend_ledgers(&mut self) {
         let is_tended = self.tending.as_ref().is_some_and(|task| !task.is_finished());
         let Some(capabilities) = self.capabilities.clone().filter(|own| own.seals_any_ledger() && !is_tended)
@@ -66,7 +67,8 @@ impl ReconcileLoop {
         self.tending = Some(self.plugins.tasks.spawn_task("signing of ledgers", TaskFate::Finite, tend));
     }
 
-    /// The same for closed files. Nothing waits for a bucket, and a round that a stop interrupts is repeated.
+    /// Ships closed files, also beside the loop. Nothing waits for a bucket, and a round that a stop
+    /// interrupts is repeated.
     pub(super) fn ship_ledgers(&mut self, stop: &CancellationToken) {
         let Some(capabilities) = self.capabilities.clone() else { return };
         let shipping = capabilities.shipping_status();
@@ -87,7 +89,7 @@ impl ReconcileLoop {
         let Some(capabilities) = &self.capabilities else { return };
         let now = self.plugins.clock.elapsed();
         for name in self.plugins.names() {
-            // Read just before it is used: a state below it may be handed over at any moment.
+            // Read just before it is used, because a lower state may be delivered at any moment.
             let Some(cursor) = self.plugins.durable_cursor(&name) else { continue };
             // A slow or unreachable database is tried again the next time: changes don't wait for it.
             match tokio::time::timeout(PRUNE, capabilities.prune_receipts(&name, cursor, now)).await {

@@ -1,6 +1,7 @@
-//! Mends plugins whose granted database has lost commits: asks it once more, takes back in the journal what it lost,
-//! records the loss, and lets the plugin go on. All that takes long runs in tasks beside the loop, so a database that does
-//! not answer delays nothing else. It decides nothing about receipts: `capability` says what survived.
+//! Mends plugins whose granted database has lost commits: asks the database once more, takes back in the
+//! journal what it lost, records the loss, and lets the plugin continue. Everything slow runs in tasks beside
+//! the loop, so a database that does not answer delays nothing else. It decides nothing about receipts:
+//! `capability` reports which ones survived.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::ReconcileLoop;
 use crate::controller::plugins::{LostCommits, recorded_losses};
 use crate::tasks::TaskFate;
 
-/// The pause after a loss could not be mended. It doubles up to the longest.
+/// The pause after a failed attempt to mend a loss. It doubles up to the longest.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -31,7 +32,7 @@ enum MendError {
     Journal(#[source] JournalError),
 }
 
-/// The mends that are under way, and when the others are tried again.
+/// The mends in progress, and the times of retries.
 pub(super) struct LossMends {
     retries: LossRetries,
     under_way: BTreeMap<String, MendUnderWay>,
@@ -87,13 +88,13 @@ impl LossMends {
         }
     }
 
-    /// Cancels all. Plugins that still lack commits are asked for again.
+    /// Cancels all mends. Plugins that still lack commits are asked for again.
     pub fn abandon_all(&mut self) {
         self.under_way.clear();
     }
 }
 
-/// When the losses that could not be mended are tried again, by plugin.
+/// When a failed mend is retried, by plugin.
 #[derive(Default)]
 struct LossRetries(BTreeMap<String, LossRetry>);
 
@@ -107,7 +108,7 @@ impl LossRetries {
         self.0.get(plugin).is_none_or(|retry| retry.at <= now)
     }
 
-    /// Returns the pause.
+    /// Schedules a retry. Returns the pause.
     fn put_off(&mut self, plugin: &str, now: Duration) -> Duration {
         let pause = self.0.get(plugin).map_or(PAUSE, |retry| (retry.pause * 2).min(LONGEST_PAUSE));
         self.0.insert(plugin.to_owned(), LossRetry { at: now + pause, pause });
@@ -120,9 +121,9 @@ impl LossRetries {
 }
 
 impl ReconcileLoop {
-    /// Asks each database that lacks commits. Those that can't be mended are tried again later. Until then their plugins do
-    /// nothing. The limits of connections and statements bound the question, as they bound any reading of receipts: that
-    /// of a large database takes long.
+    /// Asks each database that lacks commits. Failed mends are retried later, and their plugins are not
+    /// called until then. The query is bounded like any reading of receipts, by the limits of connections and
+    /// statements; in a large database it takes long.
     pub(super) fn begin_mends(&mut self) {
         let Some(capabilities) = self.capabilities.clone().filter(|_| self.role.is_leader()) else { return };
         let lacking = capabilities.plugins_lacking_commits();
@@ -146,7 +147,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// Goes on with a mend, unless it was abandoned.
+    /// Continues a mend with the answer of its task, unless it was abandoned.
     pub(super) fn take_mend_answer(&mut self, answer: MendAnswer) {
         let MendAnswer { plugin, number, step } = answer;
         let Some(mend) = self.mends.under_way.get(&plugin).filter(|mend| mend.number == number) else {
@@ -159,7 +160,7 @@ impl ReconcileLoop {
                 info!(plugin, "its database has all commits after all");
                 Ok(())
             }
-            // It may have another database now, which is asked next.
+            // The plugin may have another database now, which is asked next.
             MendStep::Asked(Ok(Some(_))) if grants != self.plugins.count_grants(&plugin) => Ok(()),
             MendStep::Asked(Ok(Some(survivors))) => {
                 match self.begin_take_back(&plugin, number, survivors, stop) {
@@ -167,7 +168,7 @@ impl ReconcileLoop {
                     false => Err(MendError::Calls),
                 }
             }
-            // The round after it has drained starts it again, whether or not it was mended.
+            // The round after it has drained restarts it, whether or not the loss was mended.
             MendStep::Recorded(recorded) => recorded.map_err(MendError::Journal),
         };
         self.mends.under_way.remove(&plugin);
@@ -194,7 +195,8 @@ impl ReconcileLoop {
         })
     }
 
-    /// Call it when a plugin was removed: its loss concerns nobody any more. If it comes back, its database is asked anew.
+    /// Call this when a plugin was removed, because its loss no longer matters. If it comes back, its
+    /// database is asked anew.
     pub(super) fn forget_loss(&mut self, plugin: &str) {
         self.mends.under_way.remove(plugin);
         if let Some(capabilities) = &self.capabilities {
@@ -202,7 +204,7 @@ impl ReconcileLoop {
         }
     }
 
-    /// Shows people the losses of a plugin that does not run here.
+    /// Publishes the losses of a plugin that does not run here.
     pub(super) async fn read_losses(&self, plugin: &str, stop: &CancellationToken) {
         match stop.run_until_cancelled(self.plugins.journal.plugin_kv(plugin)).await {
             None => {}
@@ -259,7 +261,7 @@ mod tests {
             clock: control.plugins.clock.clone(),
             uses: Arc::default(),
             kv: journal.plugin_kv("p").await.unwrap(),
-            told: Default::default(),
+            shared_mutes: Default::default(),
             reports: Default::default(),
             notes: Arc::new(journal),
             version: "v1".into(),

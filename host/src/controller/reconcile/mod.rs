@@ -273,7 +273,7 @@ impl ReconcileLoop {
         }
         let Some(host) = self.host.clone() else { return };
         self.note_beginnings(snapshot, &host, stop).await;
-        // What was not removed before the beginnings are noted is kept for their plugins.
+        // Documents that were not removed before the beginnings are noted keep their plugins.
         self.retentions.reconcile_retentions(&host.sources);
         let Some(capabilities) = self.capabilities.clone() else { return };
         let kept = self.reconcile_plugins(snapshot, &host, &capabilities, stop).await;

@@ -77,8 +77,8 @@ impl ReconcileLoop {
         }
     }
 
-    /// Keeps in the journal what configured plugins are owed, before anything is asked that may take minutes. A document
-    /// that is refused is told later.
+    /// Records in the journal where configured plugins begin, before checks that may take minutes. A refused
+    /// document is reported later.
     pub(super) async fn note_beginnings(
         &self,
         snapshot: &ConfigSnapshot,
@@ -237,14 +237,14 @@ impl ReconcileLoop {
     /// Logs the plugins whose components are still being examined.
     pub(super) fn log_waiting_plugins(&self) {
         for WaitingPlugin { name, number, refusal } in &self.waiting {
-            let Some(told) = self.examinations.waiting_message(*number) else { continue };
+            let Some(message) = self.examinations.waiting_message(*number) else { continue };
             let is_running = self.plugins.is_running(name);
             let message = match refusal {
-                Some(refusal) => format!("{refusal}\nThe last good version is not ready yet: {told}"),
+                Some(refusal) => format!("{refusal}\nThe last good version is not ready yet: {message}"),
                 None if is_running => {
-                    format!("the version before runs until the newer one is ready: {told}")
+                    format!("the version before runs until the newer one is ready: {message}")
                 }
-                None => told,
+                None => message,
             };
             if self.plugins.is_draining(name) || self.shared.message(name).as_ref() == Some(&message) {
                 continue;

@@ -38,18 +38,18 @@ pub struct ClusterReports {
 pub struct ConfigReporter {
     cluster: Option<ClusterReports>,
     /// The last reports. A report that could not be written to the cluster is missing in `written`.
-    told: BTreeMap<String, ConfigReport>,
+    reported: BTreeMap<String, ConfigReport>,
     written: BTreeMap<String, ConfigReport>,
     looked: Instant,
 }
 
 impl ConfigReporter {
     pub fn new(cluster: Option<ClusterReports>) -> Self {
-        Self { cluster, told: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
+        Self { cluster, reported: BTreeMap::new(), written: BTreeMap::new(), looked: Instant::now() }
     }
 
     pub async fn send_report(&mut self, report: ConfigReport) {
-        if self.told.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
+        if self.reported.insert(report.plugin.clone(), report.clone()).as_ref() != Some(&report) {
             log_report(&report);
         }
         self.write(&report).await;
@@ -57,7 +57,7 @@ impl ConfigReporter {
 
     /// Removes the status of a removed plugin.
     pub async fn forget_plugin(&mut self, plugin: &str) {
-        self.told.remove(plugin);
+        self.reported.remove(plugin);
         self.written.remove(plugin);
         info!(plugin, "the plugin is removed");
         let Some(cluster) = &self.cluster else { return };
@@ -75,7 +75,7 @@ impl ConfigReporter {
         if look {
             self.looked = Instant::now();
         }
-        for report in self.told.values().cloned().collect::<Vec<_>>() {
+        for report in self.reported.values().cloned().collect::<Vec<_>>() {
             match self.written.get(&report.plugin) == Some(&report) {
                 true if look => self.restore_report(&report).await,
                 true => {}

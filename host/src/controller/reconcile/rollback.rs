@@ -91,12 +91,12 @@ impl ReconcileLoop {
             let Some((question, why)) = self.plugins.first_failure(&name) else { continue };
             let Some(before) = self.rollbacks.before.remove(&name) else { continue };
             has_failed = true;
-            let told = format!(
+            let message = format!(
                 "this version was taken back, because its first calls failed: {why}. The version before goes on. \
                  Change the manifest to try again"
             );
-            warn!(plugin = name, "{told}");
-            self.rollbacks.refused.insert(name.clone(), (question, told));
+            warn!(plugin = name, "{message}");
+            self.rollbacks.refused.insert(name.clone(), (question, message));
             let (of, saved) = (name.clone(), before.clone());
             if let Err(error) =
                 self.last_good.run_on_thread(move |kept| kept.restore_before(&of, &saved)).await

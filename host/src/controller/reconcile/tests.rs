@@ -28,7 +28,7 @@ pub(super) fn entry(config_map: &str, text: &str) -> ManifestEntry {
 const HOST: &str =
     "apiVersion: kubewitness.dev/v1alpha1\nkind: Host\nmetadata: {name: host}\nspec: {sources: []}\n";
 
-/// A controller that has never run, with one plugin that was good once.
+/// A new controller, with one plugin whose last good settings are known.
 pub(super) async fn control(data: &std::path::Path) -> ReconcileLoop {
     let kubeconfig = data.join("kubeconfig");
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
@@ -49,7 +49,7 @@ pub(super) async fn control(data: &std::path::Path) -> ReconcileLoop {
         tasks.clone(),
         timers.watch.clone(),
     );
-    // What was compiled once is found again at once.
+    // Compiled code is found again at once.
     let engine = SandboxEngine::new(EngineOptions {
         cache: Some(data.join("cache")),
         compiler: ComponentCompiler::InProcess,
@@ -71,14 +71,14 @@ fn good(entry: ManifestEntry, component: &[u8]) -> GoodPlugin {
     GoodPlugin { entry, component: component_digest(component), pulled: None }
 }
 
-/// As after a restart.
+/// The state after a restart.
 fn ran_before(control: &mut ReconcileLoop, quick: ManifestEntry, component: &[u8]) {
     let good = good(quick, component);
     control.last_good.save_plugin("quick", &good, component).unwrap();
     control.good_plugins.insert("quick".into(), good);
 }
 
-/// Until everything is examined that the snapshot wants.
+/// Waits until every component of the snapshot is examined.
 async fn settled(control: &mut ReconcileLoop, snapshot: &ConfigSnapshot) {
     loop {
         control.reconcile_snapshot(snapshot, &CancellationToken::new()).await;
@@ -112,7 +112,7 @@ fn head(kind: &str, name: &str) -> String {
     format!("apiVersion: kubewitness.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n")
 }
 
-/// Writes to the database of its own name.
+/// A plugin that writes to the database of its name.
 fn writer(name: &str, batch: u32) -> ManifestEntry {
     let text = format!(
         "{}  module: {{file: persistence.wasm}}\n  subscribe: [{{source: jobs, mode: every, start: beginning}}]\n  \
@@ -122,7 +122,7 @@ fn writer(name: &str, batch: u32) -> ManifestEntry {
     entry(name, &text)
 }
 
-/// Both write, one of them to a database that never answers.
+/// Two plugins that write, one of them to a database that never answers.
 fn two_writers(url: &std::path::Path) -> ManifestEntry {
     let text = format!(
         "{}  sources: [{{name: jobs, apiVersion: batch/v1, kind: Job}}]\n  databases:\n  \
@@ -156,7 +156,7 @@ async fn witness_a_job(journal: &Journal) {
         .unwrap();
 }
 
-/// Two plugins of which one is in a call that waits for its database, as it does until the stream is gone.
+/// Two plugins, one of which is in a call that waits for its database until the stream closes.
 struct HangingPlugins {
     control: ReconcileLoop,
     url: std::path::PathBuf,
@@ -233,7 +233,7 @@ async fn a_shut_down_waits_for_whoever_was_left_draining() {
     shut_down.await;
 }
 
-/// As after a restart with a bad manifest and without a cache.
+/// The state after a restart with an invalid manifest and without a cache.
 #[tokio::test]
 async fn the_last_good_version_starts_once_it_is_compiled_and_the_fault_is_told_all_the_while() {
     let folder = tempfile::tempdir().unwrap();
@@ -285,7 +285,7 @@ async fn settings_that_newly_ask_for_signatures_stop_a_component_that_has_none()
     assert!(state.message.unwrap().contains("modules.signedBy"));
 }
 
-/// As after a restart while the registry of the shadow takes connections and says nothing.
+/// The state after a restart while the registry of the shadow accepts connections and sends nothing.
 #[tokio::test]
 async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     let folder = tempfile::tempdir().unwrap();
@@ -300,8 +300,8 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     let snapshot =
         ConfigSnapshot { hosts: vec![host], plugins: vec![quick.clone()], ..ConfigSnapshot::default() };
     let is_held_up = |control: &ReconcileLoop| {
-        let told = control.shared.message("quick").unwrap_or_default();
-        control.plugins.is_running("quick") && told.contains("component for its shadow is being fetched")
+        let message = control.shared.message("quick").unwrap_or_default();
+        control.plugins.is_running("quick") && message.contains("component for its shadow is being fetched")
     };
     while !is_held_up(&control) {
         control.reconcile_snapshot(&snapshot, &CancellationToken::new()).await;
@@ -313,7 +313,7 @@ async fn a_version_starts_while_the_registry_of_its_shadow_does_not_answer() {
     assert_eq!(control.good_plugins["quick"].entry, quick);
 }
 
-/// As after a restart with a file that is no YAML: nobody knows of which plugin it is. Or with a folder that is empty.
+/// The state after a restart with a file that is no YAML, so its plugin is unknown, or with an empty folder.
 #[tokio::test]
 async fn while_a_file_can_not_be_read_or_all_are_gone_the_last_good_version_of_an_unnamed_plugin_goes_on() {
     let folder = tempfile::tempdir().unwrap();

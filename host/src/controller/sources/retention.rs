@@ -69,18 +69,18 @@ impl SourceRetentions {
                 let begun = Instant::now();
                 // If it is dropped in the middle, the removals so far stay.
                 let passed = stopped.run_until_cancelled(retention.run_pass(&spec)).await;
-                if let Some(Ok(told)) = &passed {
+                if let Some(Ok(report)) = &passed {
                     shared.set_held(&source, retention.held_states(), clock.now_ms());
-                    if told.states > 0 {
+                    if report.states > 0 {
                         measure_reports(&shared, &journal).await;
                     }
                 }
                 match passed {
-                    Some(Ok(told)) if told.states > 0 => info!(
+                    Some(Ok(report)) if report.states > 0 => info!(
                         source,
-                        states = told.states,
-                        bytes = told.bytes,
-                        untold = told.untold,
+                        states = report.states,
+                        bytes = report.bytes,
+                        untold = report.untold,
                         seconds = begun.elapsed().as_secs_f32(),
                         "retention removed the oldest states"
                     ),

@@ -107,10 +107,10 @@ impl TrialPlugin {
         }
         let capabilities = OpenCapabilities::open(&host, folder.path()).await;
         let capabilities = capabilities.map_err(|faults| {
-            let told = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
+            let messages = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message));
             anyhow::anyhow!(
                 "what the plugin is granted can't be opened: {}",
-                told.collect::<Vec<_>>().join("; ")
+                messages.collect::<Vec<_>>().join("; ")
             )
         })?;
         let capabilities = match same {
@@ -125,7 +125,7 @@ impl TrialPlugin {
             clock: lent.clock,
             uses: Arc::default(),
             kv: lent.kv,
-            told: Default::default(),
+            shared_mutes: Default::default(),
             reports: Default::default(),
             notes: Arc::new(UnreadNotes),
             version: component.file_digest().to_owned(),

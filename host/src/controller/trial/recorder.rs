@@ -21,9 +21,9 @@ use super::{HttpReply, MailReply, NotedEffects, TrialEffect, TrialReply};
 /// The treatment of effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EffectKeep {
-    /// Only the cost matters: effects are not recorded.
+    /// Effects are not recorded, because only the cost matters.
     Nothing(Vec<TrialReply>),
-    /// Up to this many bytes of one call.
+    /// Records up to this many bytes of one call.
     Bytes(usize, Vec<TrialReply>),
 }
 
@@ -307,7 +307,7 @@ impl EffectSession for RecordedSession {
     /// of a trial, so they get a fixed digest of the same length.
     async fn conceal_name(&mut self, ledger: &str, name: String) -> Result<String, GrantError> {
         self.session.conceal_name(ledger, "x".repeat(name.len())).await?;
-        Ok(PersonEntry::named(&name, [0; SALT_BYTES]).digest().to_owned())
+        Ok(PersonEntry::of_name(&name, [0; SALT_BYTES]).digest().to_owned())
     }
 
     async fn document_of_state(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {

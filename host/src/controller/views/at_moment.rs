@@ -8,7 +8,7 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::ports::{JournalError, ObjectSelection, PartyShares, SourceVisibility};
 use kubewitness_core::views::{GapQuery, ObjectPage, ObjectQuery, ObjectView, ThenView, ViewError};
 use kubewitness_core::{Status, calendar};
-use kubewitness_journal::{AtQuery, MomentKnowledge, ObjectAt, SourceCounters, ThenCursor, WALKED};
+use kubewitness_journal::{AtCursor, AtQuery, MomentKnowledge, ObjectAt, SourceCounters, WALKED};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::gone::{DOCUMENTS, ROUNDS, is_named};
@@ -61,12 +61,12 @@ impl HostViews {
             return Err(ViewError::Invalid("`at` is in the future: name a time that has passed".into()));
         }
         if query.sort.as_deref().is_some_and(|sort| sort != "changed") {
-            let told = "the objects of a moment have an order of their own: leave `sort` out with `at`";
-            return Err(ViewError::Invalid(told.into()));
+            let message = "the objects of a moment have an order of their own: leave `sort` out with `at`";
+            return Err(ViewError::Invalid(message.into()));
         }
         if selection.index.is_some() {
-            let told = "`index` looks up what is there now: with `at`, give `labelSelector` or `search`";
-            return Err(ViewError::Invalid(told.into()));
+            let message = "`index` looks up what is there now: with `at`, give `labelSelector` or `search`";
+            return Err(ViewError::Invalid(message.into()));
         }
         let moment = self.journal.position_of_time(at_ms).await.map_err(unavailable)?;
         let sources = self.sources_asked(query);
@@ -83,7 +83,7 @@ impl HostViews {
         };
         let fits = |source: &str, namespace: &str, name: &str| is_named(query, source, namespace, name);
         let mut after = query.cursor.as_deref().map(cursor).transpose()?;
-        let (mut documents, mut told) = (DOCUMENTS, HashSet::new());
+        let (mut documents, mut shown_uids) = (DOCUMENTS, HashSet::new());
         for _ in 0..ROUNDS {
             let limit = selection.limit - page.objects.len();
             let asked = AtQuery {
@@ -103,9 +103,10 @@ impl HostViews {
             drop(turn);
             for then in found.rows {
                 let uid = &then.state.object.uid;
-                if !told.contains(uid) && self.is_meant(&then.state, query, selection, &mut documents).await?
+                if !shown_uids.contains(uid)
+                    && self.is_meant(&then.state, query, selection, &mut documents).await?
                 {
-                    told.insert(uid.clone());
+                    shown_uids.insert(uid.clone());
                     let state = self.without_secrets(&then.state).await?;
                     page.objects.push(view(ObjectAt { state, ..then }));
                 }
@@ -176,18 +177,18 @@ fn wholly_visible_sources(sources: &[String], query: &ObjectQuery) -> Vec<String
     sources.iter().filter(is_whole).cloned().collect()
 }
 
-fn text(cursor: ThenCursor) -> String {
+fn text(cursor: AtCursor) -> String {
     match cursor {
-        ThenCursor::Ended(seq) => format!("ended-{seq}"),
-        ThenCursor::Living(number) => format!("living-{number}"),
+        AtCursor::Ended(seq) => format!("ended-{seq}"),
+        AtCursor::Living(number) => format!("living-{number}"),
     }
 }
 
-fn cursor(text: &str) -> Result<ThenCursor, ViewError> {
+fn cursor(text: &str) -> Result<AtCursor, ViewError> {
     let number = |text: &str| text.parse().ok();
     let found = match text.split_once('-') {
-        Some(("ended", seq)) => number(seq).map(ThenCursor::Ended),
-        Some(("living", number_of)) => number(number_of).map(ThenCursor::Living),
+        Some(("ended", seq)) => number(seq).map(AtCursor::Ended),
+        Some(("living", number_of)) => number(number_of).map(AtCursor::Living),
         _ => None,
     };
     found.ok_or_else(wrong_cursor)

@@ -40,12 +40,12 @@ const OVERDUE_MS: u64 = 1_000;
 const UNEXPLAINED: &str = "The causes of some outcomes are still being looked for, so objects may be missing here. Ask \
     again in a moment.";
 
-/// The subject of a query about the past.
+/// A query about the past.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PastQuery<'a> {
-    /// The phase that objects were in.
+    /// Objects that were in this phase.
     Phase(&'a str),
-    /// The cause for which they ended badly.
+    /// Objects that ended badly for this cause.
     Cause(CauseKind),
 }
 
@@ -53,8 +53,8 @@ impl<'a> PastQuery<'a> {
     pub fn of(query: &'a ObjectQuery) -> Result<Option<Self>, ViewError> {
         match (&query.was, query.cause) {
             (Some(_), Some(_)) => {
-                let told = "`was` and `cause` are lists of their own: leave one of them out";
-                Err(ViewError::Invalid(told.into()))
+                let message = "`was` and `cause` are lists of their own: leave one of them out";
+                Err(ViewError::Invalid(message.into()))
             }
             (Some(phase), None) => Ok(Some(Self::Phase(phase))),
             (None, Some(kind)) => Ok(Some(Self::Cause(kind))),
@@ -289,7 +289,7 @@ impl HostViews {
 
 /// Refuses parameters that make no sense together with `was` or `cause`.
 fn refuse_others(query: &ObjectQuery, selection: &ObjectSelection, name: &str) -> Result<(), ViewError> {
-    let told = if query.at.is_some() {
+    let message = if query.at.is_some() {
         format!("`at` and `{name}` ask for different times: leave one of them out")
     } else if query.sort.as_deref().is_some_and(|sort| sort != "changed") {
         format!("a list by `{name}` has an order of its own: leave `sort` out with `{name}`")
@@ -298,5 +298,5 @@ fn refuse_others(query: &ObjectQuery, selection: &ObjectSelection, name: &str) -
     } else {
         return Ok(());
     };
-    Err(ViewError::Invalid(told))
+    Err(ViewError::Invalid(message))
 }

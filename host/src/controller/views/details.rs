@@ -21,15 +21,15 @@ use super::{HostViews, unavailable};
 
 /// How many states of one object a list reads.
 const STATES: usize = 256;
-/// How many documents are read at the same time for one page, one fewer than there are readers of the journal's
-/// file, so that a page leaves a reader to others. One after another, a page of some hundred rows waits for as
+/// How many documents of one page are read at the same time: one fewer than the journal's file has readers,
+/// so that a page leaves a reader to others. One after another, a page of some hundred rows would wait for as
 /// many answers of the store.
 pub(super) const READ_AHEAD: usize = 3;
 /// How many rows of a page have their documents in memory at the same time.
 pub(super) const WINDOW: usize = 64;
 
 impl HostViews {
-    /// Times run until the moment of the objects, or until now.
+    /// Running times are counted up to the requested moment, or up to now.
     pub(super) async fn add_details(
         &self,
         views: &mut [ObjectView],
@@ -75,13 +75,14 @@ impl HostViews {
         Ok(())
     }
 
-    /// The parts of these rows' newest documents that a page shows, by row. A few are read at the same time.
+    /// The parts of these rows' newest documents that a page shows, by row. A few documents are read at the
+    /// same time.
     async fn cut_documents(
         &self,
         rows: &[ObjectView],
         stories: &HashMap<Seq, Vec<Arc<State>>>,
     ) -> Result<HashMap<Seq, Bytes>, ViewError> {
-        // Without the key no Event is shown.
+        // Without the key, no Event is shown.
         let is_ready = self.secret_redaction()?.check_ready().is_ok();
         let newest = rows.iter().filter_map(|view| {
             let states = stories.get(&view.seq)?;
@@ -106,14 +107,14 @@ impl HostViews {
             // Retention may have taken it meanwhile.
             true if document.is_empty() => None,
             true => Some(events::cut_event(&document).unwrap_or(document)),
-            // The same as for a state without a document.
+            // Treated like a state without a document.
             false => DocumentFacts::cut_to_facts(&document),
         };
         Ok((row, cut.map(Bytes::from)))
     }
 
-    /// Reads an Event once, for what it tells and for what a page shows of it besides. Without its message it
-    /// tells nothing.
+    /// Reads an Event once, for its facts and for the other parts that a page shows. Without its message, it
+    /// has no facts.
     async fn read_event(
         &self,
         last: &State,
@@ -147,19 +148,20 @@ impl HostViews {
                 continue;
             }
             let letters = self.journal.letters_at(&name, &seqs).await.map_err(unavailable)?;
-            let told = states
+            let stages = states
                 .iter()
                 .filter_map(|state| Some((state.seq, delivery_stage(&progress, &letters, state)?)));
-            let told: BTreeMap<Seq, DeliveryStage> = told.collect();
-            if !told.is_empty() {
-                deliveries.insert(name, told);
+            let stages: BTreeMap<Seq, DeliveryStage> = stages.collect();
+            if !stages.is_empty() {
+                deliveries.insert(name, stages);
             }
         }
         Ok(deliveries)
     }
 }
 
-/// The newest state of an Event that has a document: that of its end may be empty. `None`: of any other object.
+/// The newest state of an Event that has a document: the document of its end may be empty. `None` for any
+/// other object.
 fn newest_event(states: &[Arc<State>]) -> Option<&Arc<State>> {
     let last = states.iter().rfind(|state| state.change == Change::Present);
     last.filter(|state| is_event(&state.object.group, &state.object.kind))
@@ -184,8 +186,8 @@ fn delivery_stage(
 
 /// An object's stage in a plugin is the worst of its states.
 fn worst_stages(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<String, String> {
-    let of_plugin = |(name, told): (&String, &BTreeMap<Seq, DeliveryStage>)| {
-        let worst = states.iter().filter_map(|state| told.get(&state.seq)).max()?;
+    let of_plugin = |(name, stages): (&String, &BTreeMap<Seq, DeliveryStage>)| {
+        let worst = states.iter().filter_map(|state| stages.get(&state.seq)).max()?;
         Some((name.clone(), worst.as_str().to_owned()))
     };
     deliveries.iter().filter_map(of_plugin).collect()
@@ -228,13 +230,13 @@ mod tests {
         let of = |seqs: &[Seq], letters: &[(Seq, bool)]| {
             let states: Vec<_> = seqs.iter().map(|seq| state(*seq)).collect();
             let letters = letters.iter().copied().collect();
-            let told = states
+            let stages = states
                 .iter()
                 .filter_map(|state| Some((state.seq, delivery_stage(&progress, &letters, state)?)));
-            let deliveries = DeliveryMap::from([("p".to_owned(), told.collect())]);
+            let deliveries = DeliveryMap::from([("p".to_owned(), stages.collect())]);
             worst_stages(&deliveries, &states).remove("p")
         };
-        let is = |told: Option<String>, word: &str| assert_eq!(told.as_deref(), Some(word));
+        let is = |found: Option<String>, word: &str| assert_eq!(found.as_deref(), Some(word));
         is(of(&[3, 10, 12], &[]), "delivered");
         is(of(&[3, 11], &[]), "waiting");
         is(of(&[3, 5], &[(5, true)]), "waiting");

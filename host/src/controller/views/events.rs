@@ -23,7 +23,8 @@ pub(super) fn state_with_content(states: &[Arc<State>]) -> Option<Arc<State>> {
     Some(states.iter().rfind(|state| state.change == Change::Present).unwrap_or(last).clone())
 }
 
-/// The secrets of the objects that Events are about. Each object is looked at once for a page, however many Events it has.
+/// The secrets of the objects that Events are about. Each object is searched once for a page, however many
+/// Events it has.
 pub(super) type AboutSecrets = HashMap<ObjectRef, Arc<SecretDigests>>;
 
 impl HostViews {
@@ -35,10 +36,10 @@ impl HostViews {
     ) -> Result<Vec<EventView>, ViewError> {
         let redaction = self.secret_redaction()?;
         if redaction.check_ready().is_err() {
-            // Without their messages they say nothing.
+            // Without their messages, Events have no content.
             return Ok(Vec::new());
         }
-        let (mut told, mut objects) = (Vec::new(), AboutSecrets::new());
+        let (mut views, mut objects) = (Vec::new(), AboutSecrets::new());
         let states: Vec<_> = states.into_iter().rev().map(RawState::unredacted).collect();
         for part in states.chunks(WINDOW) {
             let read: Vec<_> = part.iter().cloned().map(|state| self.cut_event(state)).collect();
@@ -48,10 +49,10 @@ impl HostViews {
             self.find_objects(cut.iter().map(|(_, document)| document), &mut objects, patience).await?;
             for (state, document) in cut {
                 let document = self.shown_event(document, &mut objects, patience).await?;
-                told.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
+                views.extend(events::read(&document, &state.object, state.seq, state.observed_ms));
             }
         }
-        Ok(events::fold_repeated(told))
+        Ok(events::fold_repeated(views))
     }
 
     async fn cut_event(&self, state: Arc<State>) -> Result<Option<(Arc<State>, Bytes)>, ViewError> {

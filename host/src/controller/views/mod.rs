@@ -346,9 +346,10 @@ impl Views for HostViews {
         }
         let replayed = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
-            ChosenLetters::From(handle, seqs) => {
-                handle.replay_letters(seqs, request.actor_name(), &request.reason).await.map_err(refused)?
-            }
+            ChosenLetters::From(handle, seqs) => handle
+                .replay_letters(seqs, request.actor_name(), &request.reason)
+                .await
+                .map_err(dispatch_error)?,
         };
         Ok(ReplayView { replayed, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
@@ -359,9 +360,10 @@ impl Views for HostViews {
         }
         let dropped = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
-            ChosenLetters::From(handle, seqs) => {
-                handle.drop_letters(seqs, request.actor_name(), &request.reason).await.map_err(refused)?
-            }
+            ChosenLetters::From(handle, seqs) => handle
+                .drop_letters(seqs, request.actor_name(), &request.reason)
+                .await
+                .map_err(dispatch_error)?,
         };
         Ok(DropView { dropped, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
@@ -374,7 +376,8 @@ impl Views for HostViews {
     ) -> Result<PauseView, ViewError> {
         let state = self.shared.plugin(plugin).ok_or_else(|| no_plugin(plugin))?;
         let Some(handle) = state.handle else { return Err(self.why_idle(plugin).await?) };
-        let done = handle.set_pause(pauses, request.actor_name(), &request.reason).await.map_err(refused)?;
+        let done =
+            handle.set_pause(pauses, request.actor_name(), &request.reason).await.map_err(dispatch_error)?;
         let PauseChange { changed, paused } = done;
         Ok(PauseView { plugin: plugin.to_owned(), changed, paused: paused.as_deref().map(paused_view) })
     }
@@ -498,7 +501,7 @@ impl HostViews {
     }
 }
 
-fn refused(error: DispatchError) -> ViewError {
+fn dispatch_error(error: DispatchError) -> ViewError {
     match error {
         DispatchError::Journal(JournalError::Invalid(message)) => ViewError::Invalid(message),
         other => unavailable(other),

@@ -33,8 +33,8 @@ impl HostViews {
     pub(super) async fn page_of_objects(&self, query: &ObjectQuery) -> Result<ObjectPage, ViewError> {
         let selection = self.safe_selection(query)?;
         if query.details && selection.limit > DETAILED {
-            let told = format!("`details` is for at most {DETAILED} objects: give a `limit`");
-            return Err(ViewError::Invalid(told));
+            let message = format!("`details` is for at most {DETAILED} objects: give a `limit`");
+            return Err(ViewError::Invalid(message));
         }
         let at_ms = query.at.as_deref().map(|text| time("at", text)).transpose()?;
         // A text that is not a time is an error, even if nothing is asked about an end.
@@ -64,8 +64,8 @@ impl HostViews {
     ) -> Result<ObjectPage, ViewError> {
         let (limit, order) = (selection.limit, selection.order.unwrap_or_default());
         if query.gone != GoneFilter::No && selection.index.is_some() {
-            let told = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
-            return Err(ViewError::Invalid(told.into()));
+            let message = "`index` looks up what is there: with `gone`, give `labelSelector` or `search`";
+            return Err(ViewError::Invalid(message.into()));
         }
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
@@ -185,8 +185,8 @@ fn place(cursor: &str) -> Result<OrderPosition, ViewError> {
 
 /// The error does not quote the cursor, which may contain what the person may not see.
 pub(super) fn wrong_cursor() -> ViewError {
-    let told = "the cursor is none of this list: take it from the header `Link` of the page before";
-    ViewError::Invalid(told.into())
+    let message = "the cursor is none of this list: take it from the header `Link` of the page before";
+    ViewError::Invalid(message.into())
 }
 
 /// The time in a parameter, in milliseconds.

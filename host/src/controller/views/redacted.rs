@@ -79,9 +79,9 @@ pub(super) fn current_party() -> ThreadParty {
     kubewitness_portal::current_party().map_or(ThreadParty::Anybody, ThreadParty::Person)
 }
 
-/// A damaged document stays damaged: waiting for it would hide everything that came later. Its state is shown
-/// without texts that may quote its secrets. A document that can't be read now may be readable later, so that
-/// is an error.
+/// Handles a document that can't be read. A damaged document stays damaged, and waiting for it would hide
+/// everything after it. So its state is shown without texts that may quote its secrets. A document that may
+/// become readable later is an error.
 fn or_without_texts(
     shown: Result<Arc<State>, JournalError>,
     is_ready: bool,
@@ -100,7 +100,8 @@ fn or_without_texts(
     }
 }
 
-/// A damaged document does not say how old its object is. Others of the object may, and nobody waits for this one.
+/// Handles an unreadable document whose object's age is wanted. A damaged document never shows the age; other
+/// documents of the object may.
 pub(super) fn or_without_age(
     seq: Seq,
     document: Result<Option<Bytes>, JournalError>,
@@ -115,12 +116,12 @@ pub(super) fn or_without_age(
     }
 }
 
-/// Without the redaction key a list is shown all the same, but without texts that may quote a secret.
+/// A list without the redaction key: it omits texts that may quote a secret.
 fn without_texts(status: &Arc<Status>) -> Arc<Status> {
     SecretDigests::hide_all().hidden_in(status).map_or_else(|| status.clone(), Arc::new)
 }
 
-/// Sorting by a hidden value would reveal it.
+/// Refuses to sort by a hidden value, because the order would reveal it.
 fn refuse_hidden_creation(rules: &RedactionRules) -> Result<(), ViewError> {
     match rules.hides_value_at(None, &["metadata", "creationTimestamp"]) {
         false => Ok(()),
@@ -200,8 +201,8 @@ mod tests {
             let redaction = RedactionSpec { fields, ..RedactionSpec::default() };
             HostSpec { redaction, ..HostSpec::default() }.compile_redaction_rules().unwrap()
         };
-        let told = refuse_hidden_creation(&rules("/metadata/creationTimestamp")).unwrap_err().to_string();
-        assert!(told.contains("hidden by redaction"), "{told}");
+        let error = refuse_hidden_creation(&rules("/metadata/creationTimestamp")).unwrap_err().to_string();
+        assert!(error.contains("hidden by redaction"), "{error}");
         assert!(refuse_hidden_creation(&rules("/metadata/labels/code")).is_ok());
     }
 
@@ -216,8 +217,8 @@ mod tests {
             refuse_hidden_labels(&ObjectSelection { labels, ..ObjectSelection::default() }, &rules)
         };
         for text in ["code=a", "team=a,code!=a", "!code", "code", "code in (a,b)"] {
-            let told = asked(text).unwrap_err().to_string();
-            assert!(told.contains("the label `code` is hidden"), "{told}");
+            let error = asked(text).unwrap_err().to_string();
+            assert!(error.contains("the label `code` is hidden"), "{error}");
         }
         assert!(asked("team=a").is_ok());
         let document = br#"{"metadata":{"labels":{"code":"hush","team":"vision"}}}"#;

@@ -168,8 +168,8 @@ fn grant_view(name: String, calls: u64, manifest: Option<&ManifestView>, uses: &
     let declared = manifest.is_some_and(|manifest| manifest.asks_for(&name));
     let (access, enough) =
         uses.granted_and_needed(&name).map_or((None, None), |(access, enough)| (Some(access), enough));
-    let told = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
-    GrantUseView { name, declared, calls, access: told(access), enough: told(enough) }
+    let access_word = |access: Option<SqlAccess>| access.map(|access| access.as_str().to_owned());
+    GrantUseView { name, declared, calls, access: access_word(access), enough: access_word(enough) }
 }
 
 pub fn paused_view(paused: &PluginPause) -> PausedView {
@@ -309,8 +309,8 @@ mod tests {
     fn a_search_for_more_than_a_name_can_have_is_refused() {
         let asked = |bytes: usize| ObjectQuery { search: Some("a".repeat(bytes)), ..ObjectQuery::default() };
         assert!(selection(&asked(TEXT_BYTES)).is_ok());
-        let told = selection(&asked(TEXT_BYTES + 1)).unwrap_err().to_string();
-        assert!(told.contains("more than 253 bytes: look for a part"), "{told}");
+        let error = selection(&asked(TEXT_BYTES + 1)).unwrap_err().to_string();
+        assert!(error.contains("more than 253 bytes: look for a part"), "{error}");
     }
 
     #[test]

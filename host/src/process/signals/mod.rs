@@ -90,7 +90,7 @@ async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatien
         () = ends.begun.cancelled() => true,
     };
     let deadline = Instant::now() + patience.end;
-    let told = || {
+    let log_grace_periods = || {
         info!(
             "draining: calls of plugins get {:?}, then clients {:?}; a second signal stops at once",
             limits::DRAIN,
@@ -102,7 +102,7 @@ async fn watch(mut signals: EndSignals, ends: &EndRequests, patience: StopPatien
             signals.next().await;
         }
         ends.asked.cancel();
-        run_aside(told);
+        run_aside(log_grace_periods);
         signals.next().await;
     };
     match tokio::time::timeout_at(deadline, in_time).await {
@@ -127,8 +127,8 @@ fn exit_after(after: Duration) -> ! {
     std::process::exit(1);
 }
 
-/// For a command that would leave something behind if a signal just killed it. Returns when a signal arrives;
-/// the process continues.
+/// Returns when a signal arrives, and the process continues. For a command that would leave something behind
+/// if a signal killed it.
 pub async fn asked_to_end() -> Result<()> {
     let mut hung_up = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
     let mut signals = EndSignals::register()?;

@@ -1,4 +1,4 @@
-//! Each test starts its own binary again as a process that can be ended.
+//! Tests that start their own binary again as a process that can be ended.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use super::*;
 
-/// Set in the process that is to be ended: what it does.
+/// The variable with the role of that process.
 const ROLE: &str = "KUBEWITNESS_TEST_ROLE";
 const READY: &str = "it listens";
-/// Far beyond the patience of a child.
+/// Much longer than a child's patience.
 const LONGEST: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(300);
 const NEVER: Duration = Duration::from_secs(600);
 
-/// Runs `test` of this file again in the role; it is there once it listens for signals.
+/// Runs `test` of this file in a child with this role. Returns once the child handles signals.
 fn child(test: &str, role: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([&format!("process::signals::tests::{test}"), "--exact", "--nocapture"]).env(ROLE, role);
@@ -29,7 +29,7 @@ fn terminate(child: &Child) {
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }
 
-/// Its exit code, of a signal's that it is still told of every now and then.
+/// The exit code of a child to which signals are sent repeatedly.
 fn code(child: &mut Child, signals: impl Fn(&Child)) -> Option<i32> {
     let began = Instant::now();
     loop {
@@ -45,7 +45,7 @@ fn code(child: &mut Child, signals: impl Fn(&Child)) -> Option<i32> {
     }
 }
 
-/// Every worker waits for something that never comes, and so does whoever would await the end.
+/// Every worker waits for something that never comes, and so does the task that awaits the end.
 fn block(patience: StopPatience) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let ends = EndRequests::new();
@@ -68,7 +68,7 @@ fn a_second_signal_ends_a_process_whose_workers_are_all_blocked() {
         return block(StopPatience { end: NEVER, last_resort: SOON });
     }
     let mut child = child("a_second_signal_ends_a_process_whose_workers_are_all_blocked", "blocked");
-    // Two that nobody has fetched yet are one, so it is told until it has heard them.
+    // Two pending signals of one kind are merged, so they are sent until both were handled.
     assert_eq!(code(&mut child, terminate), Some(1));
 }
 

@@ -1,4 +1,4 @@
-//! Tests of what is in flight while the other side does not answer: its number and size are bounded.
+//! Tests that the number and size of messages in flight are bounded while the other side does not answer.
 
 use std::time::Duration;
 
@@ -14,9 +14,10 @@ use crate::support::{StreamWorld, WITHIN, all, connect, from, one_append, sent, 
 
 const LARGE: usize = 512 * 1024;
 const MEBIBYTES_8: u64 = 8 << 20;
-/// States of one test: a version has a number below the next epoch's.
+/// The most states of one test: versions have numbers below the next epoch's.
 const MOST: u64 = 6000;
-/// How often a carrier may give up before it has sent anything: on a busy machine it waits for another answer nearly always.
+/// How often a carrier may give up before it sends anything: on a busy machine it often waits for another
+/// answer.
 const TRIES: u32 = 10;
 
 async fn stream(world: &StreamWorld) -> Result<Stream> {
@@ -40,7 +41,7 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
             let carried = async || Ok((carrier.handle.current_snapshot().carried == made).then_some(()));
             until(WITHIN, "all so far to be carried", carried).await?;
             let before = stream(&world).await?.get_info().await?.state;
-            // A carrier that asks something else meanwhile gives up before it sends anything.
+            // A carrier that waits for another answer gives up before it sends anything.
             let append = one_append(0, made..made + states, bytes);
             wire.deafen();
             journal.append_batch(append).await?;
@@ -49,8 +50,8 @@ async fn a_server_that_acknowledges_nothing_is_sent_no_more_than_256_messages_an
             let after = stream(&world).await?.get_info().await?.state;
             made += states;
             tries += 1;
-            // It may have waited for the answer to another question, and given up before it sent anything; and after that it
-            // sends one at a time, until it knows how far it is.
+            // The carrier may have waited for the answer to another request, and given up before it sent
+            // anything. Then it sends one message at a time until it knows its position.
             if after.messages > before.messages + 1 || tries == TRIES {
                 break (before, after);
             }
@@ -86,7 +87,7 @@ async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_
         tokio::time::sleep(Duration::from_secs(2)).await;
         let consumers: Vec<_> = stream(&world).await?.consumers().try_collect().await?;
         let delivered: u64 = consumers.iter().map(|consumer| consumer.delivered.consumer_sequence).sum();
-        // The client library sends its next request before the last one is used up.
+        // The client library sends its next request before the present one is used up.
         let bound = given + 2 * most * consumers.len();
         assert!(!consumers.is_empty() && delivered as usize <= bound, "{delivered} of at most {bound}");
         assert!(delivered < states, "all {states} were sent: the bound was never met");
@@ -95,7 +96,8 @@ async fn a_reader_that_takes_nothing_is_sent_two_requests_of_128_messages_and_8_
     Ok(())
 }
 
-/// A server sends each message once. Here somebody else takes one, as a connection does that breaks between servers.
+/// A server sends each message once. Here another reader takes one, like a connection that breaks between
+/// servers.
 #[tokio::test]
 async fn a_message_that_was_sent_and_did_not_come_is_read_again_though_nothing_follows_it() -> Result<()> {
     let Some(world) = StreamWorld::new("stream::not_come")? else { return Ok(()) };
@@ -113,7 +115,7 @@ async fn a_message_that_was_sent_and_did_not_come_is_read_again_though_nothing_f
         others.push(taken.into_future());
     }
     let mut states = 16;
-    // All of one object, and one at a time, so that the last is taken.
+    // All messages are of one object and taken one at a time, including the last one.
     while tokio::time::timeout(Duration::from_millis(500), others.next()).await.is_err() {
         sent(&journal, 0, states..states + 1, 100).await?;
         states += 16;

@@ -1,4 +1,5 @@
-//! The faults of the model against three real servers: one of them is killed at a time, and so are carriers and readers.
+//! Tests the faults of the model with three real servers. One server is killed at a time, and so are carriers
+//! and readers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use kubewitness_journal::Journal;
 
 use crate::support::{RunningCarrier, StreamTask, StreamWorld, from, sent, stories};
 
-/// Kills and restarts, with states in between.
+/// The number of kills and restarts, with states in between.
 const STEPS: u64 = 30;
-/// A cluster elects another leader within seconds, and a carrier that was killed is followed within a minute.
+/// A cluster elects another leader within seconds, and another carrier takes over within a minute after a
+/// kill.
 const WITHIN: Duration = Duration::from_secs(180);
-/// The kills of carriers, and those of readers: each takes as long as a claim holds.
+/// The most kills of carriers, and of readers: each takes as long as a claim is valid.
 const MOST_KILLS: u64 = 2;
 
 struct ClusterFaults {
@@ -76,7 +78,7 @@ impl ClusterFaults {
         Ok(())
     }
 
-    /// Describes carrier, stream and consumers, for somebody who looks for what is missing.
+    /// Describes carrier, stream and consumers, to find the cause of missing states.
     async fn describe(&self) -> Result<String> {
         let carrier = self.carrier.as_ref().map(|carrier| carrier.handle.current_snapshot());
         let mut text = format!("missing {:?}; the carrier: {carrier:?}", self.missing().await?);
@@ -91,7 +93,7 @@ impl ClusterFaults {
         Ok(text)
     }
 
-    /// The states that have not come to the reader.
+    /// The states that the reader does not have.
     async fn missing(&self) -> Result<BTreeSet<String>> {
         let ids = async |journal: &Journal| -> Result<BTreeSet<String>> {
             Ok(journal.read(0, 10_000).await?.iter().map(|state| state.id.to_string()).collect())
@@ -106,7 +108,7 @@ async fn stream_of(world: &StreamWorld<MessageCluster>) -> Result<Stream> {
     Ok(jetstream::new(options.connect(addresses).await?).get_stream("kubewitness-platform").await?)
 }
 
-/// Waits for a state of the stream. While the servers choose a leader, nobody answers.
+/// Waits for a state of the stream. While the servers elect a leader, none answers.
 async fn until_stream(
     world: &StreamWorld<MessageCluster>,
     what: &str,
@@ -119,7 +121,7 @@ async fn until_stream(
     .await
 }
 
-/// A server that starts again repeats what is in its log. Early ones repeat a purge of one partition as one of all.
+/// A server that starts again repeats its log. Early versions repeat a purge of one partition as one of all.
 #[tokio::test]
 async fn unread_states_outlive_the_restart_of_servers_that_have_removed_others() -> Result<()> {
     let Some(mut world) = StreamWorld::of_cluster("stream::removed")? else { return Ok(()) };
@@ -145,7 +147,7 @@ async fn unread_states_outlive_the_restart_of_servers_that_have_removed_others()
         })
         .await?;
     }
-    // Of each partition one more, or nobody would know that the last one is missing.
+    // One more state in each partition, which shows whether the last one is missing.
     sent(&journal, 0, 80..96, 200).await?;
     let reader = world.read(&rest, &from(&[1, 2, 3]));
     let all_read = world.read(&first, &from(&[0]));
@@ -186,7 +188,7 @@ async fn each_state_comes_through_a_cluster_whose_servers_are_killed_one_at_a_ti
         faults.step().await?;
     }
     faults.start_server()?;
-    // Of each partition the last state is taken, or nobody would know that one before it is missing.
+    // One more state in each partition, which shows whether an earlier one is missing.
     faults.send(16).await?;
     let sent = faults.sent;
     let come = async || Ok(faults.missing().await?.is_empty().then_some(()));

@@ -1,4 +1,4 @@
-//! Tests of journals that lack what they had, and of copies of a data folder.
+//! Tests of journals that have lost states, and of copies of a data folder.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub async fn journal_and_copy(world: &StreamWorld) -> Result<(Journal, Journal)>
     Ok((world.journal("carrier").await?, world.journal("copy").await?))
 }
 
-/// Each object's states in the first journal are in the second one, in the same order.
+/// Checks that the second journal has each object's states of the first one, in the same order.
 pub async fn check_has_all(other: &Journal, journal: &Journal) -> Result<()> {
     let other = stories(other).await?;
     for (name, story) in stories(journal).await? {
@@ -59,7 +59,7 @@ async fn no_state_vanishes_where_a_journal_lost_its_newest_commits_and_gave_thei
         }
         journal.close().await?;
 
-        // They have the positions of the 20 that the copy lacks.
+        // They get the positions of the 20 states that the copy lacks.
         sent(&copy, 0, 50..90, 100).await?;
         let carrier = world.carry(&copy, &["jobs"]);
         all(&other, 80).await?;
@@ -118,14 +118,14 @@ async fn a_copy_neither_carries_nor_reads_while_the_other_process_does_and_follo
     all(&other, 30).await?;
     let second = world.carry(&copy, &["jobs"]);
     let mut second_reader = reader_of(&world, &other_copy).await?;
-    // Longer than a claim lasts that nobody renews.
+    // Longer than a claim is valid without renewal.
     for _ in 0..15 {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let said = second_reader.next().await.unwrap_err().to_string();
-        assert!(said.contains("another process reads partition 0 of `jobs`"), "{said}");
+        let error = second_reader.next().await.unwrap_err().to_string();
+        assert!(error.contains("another process reads partition 0 of `jobs`"), "{error}");
     }
-    let said = second.handle.current_snapshot().condition.unwrap_or_default();
-    assert!(said.contains("another process carries this journal to it, or a copy of it"), "{said}");
+    let condition = second.handle.current_snapshot().condition.unwrap_or_default();
+    assert!(condition.contains("another process carries this journal to it, or a copy of it"), "{condition}");
     sent(&journal, 0, 30..40, 100).await?;
     all(&other, 40).await?;
     assert_eq!(

@@ -1,4 +1,5 @@
-//! Messages that another client has published: no state, a forged one, or one of another kind.
+//! Tests of messages that another client has published: invalid ones, forged ones, and states of another
+//! kind.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ async fn what_somebody_else_writes_into_the_stream_is_kept_as_poison_and_holds_n
     carrier.stop().await
 }
 
-/// States that are well packed and wrong: of another id, kind, source, epoch and position.
+/// Valid messages with wrong states: another id, kind, source, epoch or position.
 fn foreign_states(fine: &State) -> Vec<State> {
     let fine = State { seq: 1000, ..fine.clone() };
     let named = |source: &str, epoch: u32, kind: &str| {
@@ -61,7 +62,7 @@ fn foreign_states(fine: &State) -> Vec<State> {
     ]
 }
 
-/// As a client does that knows the format and no key.
+/// Publishes like a client that knows the format, but has no key.
 async fn publish(context: &jetstream::Context, line: &str, state: &State) -> Result<()> {
     let subject = format!("kubewitness.platform.states.jobs.{}", partition_of(&state.object, 4));
     let mut headers = async_nats::HeaderMap::new();
@@ -81,7 +82,7 @@ async fn only_what_is_signed_with_the_shared_key_is_taken() -> Result<()> {
         Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
     })
     .await?;
-    // All of it is as a carrier would write it, apart from the key.
+    // Everything except the key is as a carrier would write it.
     let fine = State { seq: 1000, ..(*journal.read(0, 1).await?[0]).clone() };
     publish(&jetstream::new(connect(&world.server).await?), "f00", &fine).await?;
     sent(&journal, 0, 10..20, 100).await?;
@@ -124,8 +125,8 @@ async fn check_first_of_another_kind(epoch: u32) -> Result<()> {
     drop(reader);
     sent(&journal, epoch, 0..10, 100).await?;
     let other = world.journal("reader").await?;
-    let told = FromSpec { take_over: Some("a1".into()), ..from(&[]) };
-    let reader = world.read(&other, &told);
+    let takes_over = FromSpec { take_over: Some("a1".into()), ..from(&[]) };
+    let reader = world.read(&other, &takes_over);
     all(&other, 10).await?;
     assert_eq!(stories(&journal).await?, stories(&other).await?);
     let poison = other.poison_of(&Default::default()).await?;
@@ -147,7 +148,7 @@ async fn objects_of_another_kind_are_told_with_the_kind_to_write() -> Result<()>
     .await?;
     let mut reader = world.reader_of("jobs", "Pod", &from(&[0, 1, 2, 3]));
     reader.resume_from(None, None);
-    // First comes the reader's new name.
+    // The reader first returns its new name.
     reader.next().await?;
     reader.confirm_durable().await?;
     let Err(away) = reader.next().await else { panic!("it reads") };

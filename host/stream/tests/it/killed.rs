@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 use crate::copies::{carried, check_has_all, journal_and_copy};
 use crate::support::{StreamWorld, WITHIN, all, from, sent, stories};
 
-/// A journal whose controller comes to the save of a new line, and no further.
+/// A journal whose controller stops before it saves a new line.
 struct HaltedBacklog {
     journal: Journal,
     reached: Notify,
@@ -132,8 +132,8 @@ async fn a_kill_between_the_claim_of_a_new_line_and_its_save_leaves_the_carrier_
 
     let carrier = world.carry(&copy, &["jobs"]);
     until(WITHIN, "the copy to be carried", async || {
-        let said = carrier.handle.current_snapshot().condition.unwrap_or_default();
-        assert!(!said.contains("another journal"), "it would take a person who loses data: {said}");
+        let condition = carrier.handle.current_snapshot().condition.unwrap_or_default();
+        assert!(!condition.contains("another journal"), "it would take a person who loses data: {condition}");
         Ok((carrier.handle.current_snapshot().carried == 40).then_some(()))
     })
     .await?;
@@ -145,7 +145,7 @@ async fn a_kill_between_the_claim_of_a_new_line_and_its_save_leaves_the_carrier_
     reader.stop().await
 }
 
-/// One claim after the other would take longer than the test waits.
+/// Claiming one partition after the other would take longer than the test waits.
 #[tokio::test]
 async fn a_killed_reader_is_followed_on_all_its_partitions_once_its_claims_lapse() -> Result<()> {
     let Some(mut world) = StreamWorld::new("stream::killed_reader")? else { return Ok(()) };

@@ -29,8 +29,8 @@ async fn a_full_stream_keeps_what_comes_waiting_and_goes_on_when_it_was_read() -
     sent(&journal, 0, 0..states, 16 * 1024).await?;
     let carrier = world.carry(&journal, &["jobs"]);
     until(WITHIN, "the stream to be full", async || {
-        let said = carrier.handle.current_snapshot().condition.unwrap_or_default();
-        Ok(said.contains("it is full").then_some(()))
+        let condition = carrier.handle.current_snapshot().condition.unwrap_or_default();
+        Ok(condition.contains("it is full").then_some(()))
     })
     .await?;
     let before = carrier.handle.current_snapshot().carried;
@@ -236,11 +236,11 @@ async fn a_second_journal_is_refused_by_a_stream_until_it_is_told_to_take_it_ove
         Ok((carrier.handle.current_snapshot().carried == 10).then_some(()))
     })
     .await?;
-    // A reader of a source that nobody carries is told so.
+    // A reader gets an error if nobody carries its source.
     let mut reader = world.reader_of("joobs", "Job", &from(&[]));
     reader.resume_from(Some(0), Some(&kubewitness_core::Version::new("reader:a1")));
-    let said = reader.next().await.unwrap_err().to_string();
-    assert!(said.contains("nobody carries `joobs` to it") && said.contains("it carries jobs"), "{said}");
+    let error = reader.next().await.unwrap_err().to_string();
+    assert!(error.contains("nobody carries `joobs` to it") && error.contains("it carries jobs"), "{error}");
     carrier.stop().await
 }
 
@@ -286,7 +286,7 @@ async fn what_was_purged_by_hand_is_a_gap_also_when_the_server_was_made_anew_aft
     .await?;
     let context = jetstream::new(connect(&world.server).await?);
     context.get_stream("kubewitness-platform").await?.purge().await?;
-    // As far as the carrier can tell, nothing of it is missed.
+    // To the carrier, nothing seems to be missing.
     tokio::time::sleep(std::time::Duration::from_secs(7)).await;
     sent(&journal, 0, 48..64, 100).await?;
     until(WITHIN, "all to be carried", async || {

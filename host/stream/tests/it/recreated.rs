@@ -12,7 +12,7 @@ use crate::support::{StreamWorld, WITHIN, connect, from, sent};
 
 const STREAM: &str = "kubewitness-platform";
 
-/// The numbers of what was read are those of other messages then, which nobody has read.
+/// The numbers of messages that were read then belong to other messages, which were not.
 #[tokio::test]
 async fn a_reader_removes_nothing_from_a_stream_that_was_made_anew_since_it_read() -> Result<()> {
     let Some(world) = StreamWorld::new("stream::recreated")? else { return Ok(()) };
@@ -50,7 +50,7 @@ async fn a_reader_removes_nothing_from_a_stream_that_was_made_anew_since_it_read
     let said = reader.confirm_durable().await;
     let left = context.get_stream(STREAM).await?.cached_info().state.messages;
     ensure!(left == 4, "{left} messages are left of 4 that nobody has read: {said:?}");
-    let said = said.unwrap_err().to_string();
-    ensure!(said.contains("it was made anew, or has lost messages"), "{said}");
+    let error = said.unwrap_err().to_string();
+    ensure!(error.contains("it was made anew, or has lost messages"), "{error}");
     Ok(())
 }

@@ -27,7 +27,7 @@ pub struct StreamWorld<S = MessageServer> {
     pub server: S,
     pub spec: StreamSpec,
     pub address: String,
-    /// The settings that carriers and readers share from now on.
+    /// The key that carriers and readers share from now on.
     pub key: Option<String>,
     told: Arc<Mutex<Option<String>>>,
 }
@@ -43,7 +43,7 @@ impl StreamTask {
         self.task.await.context("it panicked")?
     }
 
-    /// Ends it without a word to the server.
+    /// Ends the task without a message to the server.
     pub async fn kill(self) {
         self.task.abort();
         self.task.await.ok();
@@ -84,7 +84,7 @@ impl StreamWorld {
 }
 
 impl StreamWorld<MessageCluster> {
-    /// The same with three servers, each of which has all of the stream.
+    /// The same with three servers, each of which stores the whole stream.
     pub fn of_cluster(test: &str) -> Result<Option<Self>> {
         let Some(server) = MessageCluster::start(test)? else { return Ok(None) };
         let address = server.url();
@@ -103,7 +103,7 @@ impl<S> StreamWorld<S> {
         Ok(Self { folder, server, spec, address, key: None, told: Arc::default() })
     }
 
-    /// Gives every task another address from now on.
+    /// Gives all tasks another address from now on.
     pub fn tell(&self, address: String) {
         *self.told.lock().expect("nobody panics while he has it") = Some(address);
     }
@@ -132,7 +132,7 @@ impl<S> StreamWorld<S> {
         self.carry_of(Arc::new(journal.clone()), journal, sources)
     }
 
-    /// The same where the journal's backlog is another.
+    /// The same with another backlog for the journal.
     #[allow(clippy::disallowed_methods)]
     pub fn carry_of(&self, backlog: Arc<dyn Backlog>, journal: &Journal, sources: &[&str]) -> RunningCarrier {
         let documents = Arc::new(journal.clone());
@@ -143,13 +143,13 @@ impl<S> StreamWorld<S> {
         RunningCarrier { handle, task: StreamTask { stop, task } }
     }
 
-    /// The condition of a carrier that can't go on.
+    /// The condition of a carrier that can't continue.
     pub async fn refusal(&self, journal: &Journal) -> Result<String> {
         let carrying = self.carry(journal, &["jobs"]);
-        let said =
+        let condition =
             until(WITHIN, "a refusal", async || Ok(carrying.handle.current_snapshot().condition)).await?;
         carrying.stop().await?;
-        Ok(said)
+        Ok(condition)
     }
 
     pub fn reader(&self, from: &FromSpec) -> StreamReader {
@@ -198,7 +198,7 @@ impl<S> StreamWorld<S> {
     }
 }
 
-/// Appends states one by one, of as many objects as it takes. Each document is barely compressible.
+/// Appends these states one by one, of as many objects as needed. Each document is barely compressible.
 pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     for number in numbers {
         sent_at_once(journal, epoch, number..number + 1, bytes).await?;
@@ -206,13 +206,13 @@ pub async fn sent(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usi
     Ok(())
 }
 
-/// Does the same in one append.
+/// The same in one append.
 pub async fn sent_at_once(journal: &Journal, epoch: u32, numbers: Range<u64>, bytes: usize) -> Result<()> {
     journal.append_batch(one_append(epoch, numbers, bytes)).await?;
     Ok(())
 }
 
-/// The append alone, for a test in which the time of making it counts.
+/// Only creates the append, for tests that measure time.
 pub fn one_append(epoch: u32, numbers: Range<u64>, bytes: usize) -> AppendBatch {
     let states = numbers.map(|number| state(epoch, number, bytes)).collect();
     AppendBatch { source: "jobs".into(), epoch, states, ..AppendBatch::default() }
@@ -246,8 +246,7 @@ fn state(epoch: u32, number: u64, bytes: usize) -> WitnessedState {
     }
 }
 
-/// Makes a document of that very version, with noise of 64 characters beside it, which packs to so many
-/// bytes.
+/// The document of this version, with 64 kinds of random characters that compress to this many bytes.
 fn document(object: &ObjectRef, version: &Version, seed: u64, bytes: usize) -> Bytes {
     let mut dice = Dice::new(seed);
     let noise = (0..bytes * 4 / 3).map(|_| char::from(b'0' + (dice.throw() % 64) as u8));
@@ -267,7 +266,7 @@ pub async fn all(journal: &Journal, states: u64) -> Result<()> {
     .await
 }
 
-/// The ids of each object, in order, each with its document.
+/// The ids of each object's states, in order, each with its document.
 pub async fn stories(journal: &Journal) -> Result<BTreeMap<String, Vec<(String, Bytes)>>> {
     let mut stories: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for state in journal.read(0, 10_000).await? {

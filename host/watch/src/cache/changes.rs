@@ -47,7 +47,7 @@ impl ChangePositions {
         self.0.iter().filter(move |(name, _)| is_asked(name)).map(|(name, changes)| (&**name, changes))
     }
 
-    /// Reads as many of each phase as are wanted, and returns the first of all.
+    /// Reads as many objects of each phase as are wanted, and returns the first of all of them.
     pub fn first_changed(
         &self,
         order: ObjectOrder,
@@ -76,7 +76,8 @@ impl ChangePositions {
         found.into_iter().map(|(_, slot)| slot).collect()
     }
 
-    /// Phase by phase. The number of a position counts down from the greatest one, so the newest comes first.
+    /// Reads phase by phase. The number of a position counts down from the greatest one, so the newest comes
+    /// first.
     pub fn by_phase(
         &self,
         order: ObjectOrder,

@@ -15,7 +15,7 @@ pub(crate) struct ObjectKeys {
     pub hashes: Arc<[u32]>,
     pub signature: SearchSignature,
     /// A hash of the bytes from which the keys were read, if the next version may need it.
-    said: Option<u64>,
+    key_bytes_hash: Option<u64>,
 }
 
 /// Makes the keys of one source's objects.
@@ -53,12 +53,13 @@ impl KeyMaker {
         outline: &ObjectOutline,
         before: Option<&ObjectKeys>,
     ) -> ObjectKeys {
-        let said = self.hash_of_key_bytes(owner, document, outline);
-        match before.filter(|before| before.said == Some(said)) {
+        let key_bytes_hash = self.hash_of_key_bytes(owner, document, outline);
+        match before.filter(|before| before.key_bytes_hash == Some(key_bytes_hash)) {
             Some(before) => before.clone(),
-            None => {
-                ObjectKeys { said: Some(said), ..self.object_keys(object, owner, document, Some(outline)) }
-            }
+            None => ObjectKeys {
+                key_bytes_hash: Some(key_bytes_hash),
+                ..self.object_keys(object, owner, document, Some(outline))
+            },
         }
     }
 
@@ -105,6 +106,6 @@ impl KeyMaker {
         }
         keys.sort_unstable();
         keys.dedup();
-        ObjectKeys { hashes: keys.into(), signature, said: None }
+        ObjectKeys { hashes: keys.into(), signature, key_bytes_hash: None }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct KnownObjects {
     pub status: Arc<Status>,
     /// Its keys in the indexes, if available.
     pub keys: Option<ObjectKeys>,
-    /// The rules under which its document has no secret, where somebody has looked.
+    /// The rules under which its document has no secret, if it was searched.
     pub secretless_under: Option<RulesPrint>,
     held: KnownRecord,
 }

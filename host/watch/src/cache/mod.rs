@@ -234,9 +234,9 @@ impl ObjectCache {
         let slot = self.free.pop().unwrap_or_else(|| {
             if self.slots.len() == self.slots.capacity() {
                 // Grows by an eighth. A vector would grow by a half and leave it unused.
-                let more = self.slots.len() / 8 + 64;
-                self.slots.reserve_exact(more);
-                self.signatures.reserve_exact(more);
+                let growth = self.slots.len() / 8 + 64;
+                self.slots.reserve_exact(growth);
+                self.signatures.reserve_exact(growth);
             }
             self.slots.push(None);
             self.signatures.push(signature);

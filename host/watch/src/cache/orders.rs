@@ -275,7 +275,8 @@ impl SortedOrders {
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let Self { by_name, by_namespace, by_created, by_restarts, changes, namespaces } = self;
-        let sorted = [by_name, by_namespace, by_created, by_restarts].map(|it| it.0.end_position() == (0, 0));
+        let sorted = [by_name, by_namespace, by_created, by_restarts]
+            .map(|sorted_entries| sorted_entries.0.end_position() == (0, 0));
         sorted == [true; 4] && changes.is_empty() && namespaces.is_empty()
     }
 
@@ -300,7 +301,7 @@ impl SortedOrders {
         for (name, changes) in self.namespaces.iter().filter(|(name, _)| is_asked(name)) {
             let mut any = false;
             for (of, changes) in changes.of_phase(phase) {
-                change_value_of(&mut counts.phases, of, |all| *all += changes.len() as u64);
+                change_value_of(&mut counts.phases, of, |total| *total += changes.len() as u64);
                 any = true;
             }
             if any && counts.namespaces.len() < NAMESPACES {

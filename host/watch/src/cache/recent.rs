@@ -31,7 +31,7 @@ pub(crate) struct RecentObject {
     pub seq: u64,
     pub observed_ms: u64,
     pub keys: ObjectKeys,
-    /// The rules under which the document has no secret, where somebody has looked.
+    /// The rules under which the document has no secret, if it was searched.
     pub secretless_under: Option<RulesPrint>,
     /// When it was created, in seconds. It is set when the object enters the cache.
     pub created_s: u32,

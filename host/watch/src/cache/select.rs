@@ -55,7 +55,7 @@ struct SelectCandidate {
     kept: StoredObject,
     status: Arc<Status>,
     /// Whether its document may match the search.
-    may_say: bool,
+    may_be_documented: bool,
 }
 
 impl ObjectCache {
@@ -128,9 +128,14 @@ impl ObjectCache {
     /// The objects in these slots that their signatures do not rule out.
     fn candidates_in(&self, search: &SelectSearch<'_>, slots: &[CacheSlot]) -> Vec<SelectCandidate> {
         let held = |slot: &CacheSlot| {
-            let may_say = self.may_match(search, *slot)?;
+            let may_be_documented = self.may_match(search, *slot)?;
             let SlotContent { kept, status } = self.content_at(*slot)?;
-            Some(SelectCandidate { slot: *slot, kept: kept.clone(), status: Arc::clone(status), may_say })
+            Some(SelectCandidate {
+                slot: *slot,
+                kept: kept.clone(),
+                status: Arc::clone(status),
+                may_be_documented,
+            })
         };
         slots.iter().filter_map(held).collect()
     }
@@ -139,8 +144,8 @@ impl ObjectCache {
     fn may_match(&self, search: &SelectSearch<'_>, slot: CacheSlot) -> Option<bool> {
         let Some(grams) = &search.grams else { return Some(true) };
         let signature = self.signatures.get(slot as usize)?;
-        let may_say = signature.may_say(grams);
-        (may_say || signature.may_be_named(grams)).then_some(may_say)
+        let may_be_documented = signature.may_be_documented(grams);
+        (may_be_documented || signature.may_be_named(grams)).then_some(may_be_documented)
     }
 
     /// Adds the slots from this one on whose signatures match. Returns the start of the next call.
@@ -388,7 +393,7 @@ impl<'s> SelectSearch<'s> {
         if wanted.is_none() && labels.is_empty() && search.is_none() {
             return true;
         }
-        if search.is_some() && !candidate.may_say {
+        if search.is_some() && !candidate.may_be_documented {
             return false;
         }
         self.read += 1;

@@ -21,9 +21,9 @@ use crate::connect::request::{ApiClient, RequestAddress, RequestFailure};
 use crate::connect::resource::{group_version, resolve_resource};
 
 const OWN_RIGHTS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// A person waits for the answer.
+/// The time limit of a request. A person waits for the answer.
 const WITHIN: Duration = Duration::from_secs(10);
-/// ConfigMaps with settings. One is expected, and each holds 1 MiB at most.
+/// The most ConfigMaps with settings. One is expected, and each holds 1 MiB at most.
 const MAPS: &str = "10";
 const BYTES: usize = 16 * 1024 * 1024;
 

@@ -36,7 +36,7 @@ const PLAIN: &str = "portal";
 const PORT: u16 = 8787;
 /// The timeout for finding the pod, and for each connection to it. A person waits for it.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Enough for the pods of some replicas, with a few KiB each.
+/// The most pods, which suffices for the pods of some replicas, with a few KiB each.
 const PODS: &str = "50";
 const BYTES: usize = 4 * 1024 * 1024;
 /// The portal closes idle connections, so a connection that was idle for longer is not used.

@@ -122,7 +122,7 @@ impl JobClient {
         let asked = timeout(WITHIN, async {
             // The semaphore is never closed.
             let _turn = self.turns.acquire().await;
-            api.told_with(method, address.as_str(), headers, body, BYTES).await
+            api.send_with_headers(method, address.as_str(), headers, body, BYTES).await
         });
         let answer = asked.await.unwrap_or(Err((RequestFailure::TimedOut(WITHIN), Vec::new())));
         let answer = answer.map_err(|(failure, body)| refusal_error(&failure, &body))?;
@@ -213,8 +213,10 @@ fn field_causes(status: &[u8]) -> Vec<FieldCause> {
     let status: Value = serde_json::from_slice(status).unwrap_or_default();
     let causes = status["details"]["causes"].as_array().map_or(&[][..], Vec::as_slice);
     let text = |cause: &Value, name: &str| cause[name].as_str().unwrap_or_default().to_owned();
-    let told = causes.iter().take(CAUSES);
-    told.map(|cause| FieldCause { field: text(cause, "field"), message: text(cause, "message") }).collect()
+    let reported = causes.iter().take(CAUSES);
+    reported
+        .map(|cause| FieldCause { field: text(cause, "field"), message: text(cause, "message") })
+        .collect()
 }
 
 #[cfg(test)]
@@ -223,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_person_is_impersonated_without_the_groups_that_the_api_server_adds() {
-        let told = |user: &str, groups: &[&str]| {
+        let groups_of = |user: &str, groups: &[&str]| {
             let groups = groups.iter().map(|group| (*group).to_owned()).collect();
             let person = Person { user: user.into(), groups, ..Person::default() };
             let headers = impersonation_headers(&person).unwrap();
@@ -233,12 +235,12 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(
-            told("ada", &["research", "system:authenticated"]),
+            groups_of("ada", &["research", "system:authenticated"]),
             ["impersonate-user=ada", "impersonate-group=research"]
         );
         let account = "system:serviceaccount:research:bot";
         let groups = ["system:serviceaccounts", "system:serviceaccounts:research", "system:authenticated"];
-        assert_eq!(told(account, &groups), [format!("impersonate-user={account}")]);
+        assert_eq!(groups_of(account, &groups), [format!("impersonate-user={account}")]);
         for evil in ["a\r\nImpersonate-User: root", "a\u{9b}b", "a\0"] {
             let person = Person { user: evil.into(), ..Person::default() };
             assert!(
@@ -255,8 +257,8 @@ mod tests {
             ("authentication.kubernetes.io/credential-id", &["JTI=1"]),
             ("Team%", &["größe", "b"]),
         ];
-        let extra =
-            extra.map(|(key, values)| (key.to_owned(), values.iter().map(|it| (*it).to_owned()).collect()));
+        let extra = extra
+            .map(|(key, values)| (key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect()));
         let person = Person {
             user: "zoë".into(),
             uid: "u-1".into(),
@@ -264,12 +266,12 @@ mod tests {
             extra: extra.into(),
         };
         let headers = impersonation_headers(&person).unwrap();
-        let told: Vec<_> = headers
+        let sent: Vec<_> = headers
             .iter()
             .map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value.as_bytes())))
             .collect();
         assert_eq!(
-            told,
+            sent,
             [
                 "impersonate-user=zoë",
                 "impersonate-uid=u-1",

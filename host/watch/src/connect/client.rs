@@ -70,7 +70,7 @@ pub(crate) fn make_client(
     Ok(make_client_with(config, login, keep_alive, HttpProtocol::Shared)?.0)
 }
 
-/// The same for WebSockets, with the login.
+/// Makes a client for WebSockets, with the login. Must be called within a tokio runtime.
 pub(crate) fn make_upgradable_client(
     config: &Config,
     login: Option<LoginService>,

@@ -47,8 +47,8 @@ pub(crate) enum ExecError {
     TooLong,
     #[error("waiting for its end: {0}")]
     NoEnd(#[source] io::Error),
-    #[error("it ended with {status}{}{said}", if said.is_empty() { "" } else { ": " })]
-    Failed { status: ExitStatus, said: String },
+    #[error("it ended with {status}{}{error_line}", if error_line.is_empty() { "" } else { ": " })]
+    Failed { status: ExitStatus, error_line: String },
     /// Without the parser's own words, which may quote a secret.
     #[error("what it prints is no ExecCredential: run it by hand to see what it prints")]
     NoCredential,
@@ -139,11 +139,11 @@ async fn run(config: &ExecConfig) -> Result<CredentialStatus, ExecError> {
     let mut child = start(config)?;
     let printed = child.stdout.take().ok_or(ExecError::NoOutput)?;
     let errors = child.stderr.take();
-    let (printed, said) =
+    let (printed, error_line) =
         tokio::try_join!(read_bounded(printed), async { Ok(first_error_line(errors).await) })?;
     let status = child.wait().await.map_err(ExecError::NoEnd)?;
     if !status.success() {
-        return Err(ExecError::Failed { status, said });
+        return Err(ExecError::Failed { status, error_line });
     }
     let credential: ExecCredential =
         serde_saphyr::from_slice(&printed).map_err(|_| ExecError::NoCredential)?;
@@ -193,13 +193,13 @@ async fn read_bounded(printed: impl AsyncRead + Unpin) -> Result<Vec<u8>, ExecEr
 /// The first line of the error output. The rest is read, too, so that the command does not block.
 async fn first_error_line(errors: Option<impl AsyncRead + Unpin>) -> String {
     let Some(mut errors) = errors else { return String::new() };
-    let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
+    let (mut chunk, mut error_line) = (vec![0; SAID], Vec::new());
     // If reading fails, the message has only what was read before.
     while let Ok(read @ 1..) = errors.read(&mut chunk).await {
-        let room = SAID - said.len();
-        said.extend(&chunk[..read.min(room)]);
+        let room = SAID - error_line.len();
+        error_line.extend(&chunk[..read.min(room)]);
     }
-    let text = String::from_utf8_lossy(&said);
+    let text = String::from_utf8_lossy(&error_line);
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

@@ -105,8 +105,8 @@ fn existing_paths(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
 
 fn merge_kubeconfigs(paths: &[PathBuf]) -> io::Result<Kubeconfig> {
     paths.iter().try_fold(Kubeconfig::default(), |merged, path| {
-        let told = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
-        merged.merge(read_one(path).map_err(told)?).map_err(io::Error::other)
+        let with_path = |error: io::Error| io::Error::other(format!("{}: {error}", path.display()));
+        merged.merge(read_one(path).map_err(with_path)?).map_err(io::Error::other)
     })
 }
 
@@ -153,13 +153,13 @@ async fn look_at_named_files(config: &Kubeconfig, context: Option<&str>) -> io::
         if files::is_handed_over(&path) {
             continue;
         }
-        let told = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
+        let refusal = |why: String| io::Error::other(format!("`{field}` names {file}: {why}"));
         let asked = path.clone();
         let looked = files::run_within_limit(&path, files::ANSWER, move || files::look(&asked)).await;
-        match looked.map_err(|error| told(error.to_string()))? {
-            None => return Err(told("it is not there".into())),
+        match looked.map_err(|error| refusal(error.to_string()))? {
+            None => return Err(refusal("it is not there".into())),
             Some(found) if found.len() > NAMED_FILE_BYTES => {
-                return Err(told(format!("it is larger than {} MiB", NAMED_FILE_BYTES >> 20)));
+                return Err(refusal(format!("it is larger than {} MiB", NAMED_FILE_BYTES >> 20)));
             }
             Some(_) => {}
         }
@@ -186,8 +186,8 @@ mod tests {
         assert_eq!(context_namespace(&of(&path, None)).await.unwrap().as_deref(), Some("team-speech"));
         assert_eq!(context_namespace(&of(&path, Some("b"))).await.unwrap(), None);
         let missing = folder.path().join("missing");
-        let told = context_namespace(&of(&missing, None)).await.unwrap_err().to_string();
-        assert!(told.contains("missing` can't be used"), "{told}");
+        let error = context_namespace(&of(&missing, None)).await.unwrap_err().to_string();
+        assert!(error.contains("missing` can't be used"), "{error}");
         assert_eq!(existing_paths(vec![missing, path.clone()]), [path]);
     }
 
@@ -204,8 +204,8 @@ mod tests {
         assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         std::fs::File::create(path("large")).unwrap().set_len(FILE_BYTES + 1).unwrap();
         for (name, why) in [("pipe", "it is a pipe"), ("large", "it is larger than 16 MiB")] {
-            let told = merge_kubeconfigs(&[path("a"), path(name)]).unwrap_err().to_string();
-            assert_eq!(told.split(", and").next().unwrap(), format!("{}: {why}", path(name).display()));
+            let error = merge_kubeconfigs(&[path("a"), path(name)]).unwrap_err().to_string();
+            assert_eq!(error.split(", and").next().unwrap(), format!("{}: {why}", path(name).display()));
         }
     }
 }

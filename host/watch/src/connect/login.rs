@@ -35,9 +35,9 @@ impl LoginService {
     /// Takes the header from a command. A renewal that takes too long is ended together with its command.
     pub fn from_exec(exec: ExecLogin, limit: Duration) -> Self {
         let (command, exec) = (exec.command_name().to_owned(), Arc::new(exec));
-        let told = command.clone();
+        let command_name = command.clone();
         Self::new(&command, limit, move || {
-            let (exec, command) = (exec.clone(), told.clone());
+            let (exec, command) = (exec.clone(), command_name.clone());
             async move {
                 let header = timeout(limit, exec.authorization_header())
                     .await
@@ -60,8 +60,9 @@ impl LoginService {
         let asked = layer.layer(EchoService);
         Self::new(command, limit, move || {
             let asked = asked.clone().oneshot(Request::new(Body::empty()));
-            let told = |error: <L::Service as Service<Request<Body>>>::Error| error.into().to_string().into();
-            asked.map(move |header| header.map(Response::into_body).map_err(told)).boxed()
+            let boxed_text =
+                |error: <L::Service as Service<Request<Body>>>::Error| error.into().to_string().into();
+            asked.map(move |header| header.map(Response::into_body).map_err(boxed_text)).boxed()
         })
     }
 
@@ -178,8 +179,8 @@ mod tests {
             .boxed()
         });
         for _ in 0..20 {
-            let told = login.authorization_header().await.unwrap_err().to_string();
-            assert!(told.contains("`sh`") && told.contains("run it by hand"), "{told}");
+            let error = login.authorization_header().await.unwrap_err().to_string();
+            assert!(error.contains("`sh`") && error.contains("run it by hand"), "{error}");
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         gate.add_permits(1);

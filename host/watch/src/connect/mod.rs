@@ -251,8 +251,8 @@ mod tests {
         let pipe = folder.path().join("kubeconfig");
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let options = ConnectOptions { kubeconfig: Some(pipe), context: None };
-        let told = connect_to_server(&options).await.err().unwrap().to_string();
-        assert!(told.contains("kubeconfig` can't be used: it is a pipe"), "{told}");
+        let error = connect_to_server(&options).await.err().unwrap().to_string();
+        assert!(error.contains("kubeconfig` can't be used: it is a pipe"), "{error}");
     }
 
     fn options(folder: &tempfile::TempDir, user: &serde_json::Value) -> ConnectOptions {
@@ -278,9 +278,9 @@ mod tests {
         let end = folder.path().join("end");
         let script = format!("while [ ! -e {} ]; do sleep 0.05; done", end.display());
         let (options, limit) = (options(&folder, &exec(&script)), Duration::from_millis(200));
-        let told = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
+        let error = connect_within(&options, &KeepAlive::default(), limit).await.unwrap_err().to_string();
         std::fs::write(&end, "").unwrap();
-        assert!(told.contains("the command `sh`") && told.contains("run it by hand"), "{told}");
+        assert!(error.contains("the command `sh`") && error.contains("run it by hand"), "{error}");
     }
 
     #[tokio::test]
@@ -288,15 +288,15 @@ mod tests {
     {
         let folder = tempfile::tempdir().unwrap();
         let failing = options(&folder, &exec("echo expired >&2; exit 1"));
-        let told = connect_to_server(&failing).await.unwrap_err().to_string();
+        let error = connect_to_server(&failing).await.unwrap_err().to_string();
         assert!(
-            told.contains("the command `sh` for logging in: it ended with exit status: 1: expired"),
-            "{told}"
+            error.contains("the command `sh` for logging in: it ended with exit status: 1: expired"),
+            "{error}"
         );
         let provider = serde_json::json!({"auth-provider": {"name": "gcp", "config": {"cmd-path": "touch",
             "cmd-args": folder.path().join("ran")}}});
-        let told = connect_to_server(&options(&folder, &provider)).await.unwrap_err().to_string();
-        assert!(told.contains("`auth-provider`") && told.contains("name one in `exec`"), "{told}");
+        let error = connect_to_server(&options(&folder, &provider)).await.unwrap_err().to_string();
+        assert!(error.contains("`auth-provider`") && error.contains("name one in `exec`"), "{error}");
         assert!(!folder.path().join("ran").exists());
     }
 
@@ -314,9 +314,9 @@ mod tests {
         ] {
             for field in ["tokenFile", "client-certificate", "client-key"] {
                 let options = options(&folder, &serde_json::json!({field: path(name)}));
-                let told = connect_to_server(&options).await.unwrap_err().to_string();
+                let error = connect_to_server(&options).await.unwrap_err().to_string();
                 let named = format!("`{field}` names {}: {why}", path(name).display());
-                assert!(told.contains("kubeconfig` can't be used") && told.contains(&named), "{told}");
+                assert!(error.contains("kubeconfig` can't be used") && error.contains(&named), "{error}");
             }
         }
         let config = serde_json::json!({"current-context": "c",
@@ -324,8 +324,8 @@ mod tests {
             "contexts": [{"name": "c", "context": {"cluster": "c"}}]});
         std::fs::write(path("kubeconfig"), config.to_string()).unwrap();
         let options = ConnectOptions { kubeconfig: Some(path("kubeconfig")), context: None };
-        let told = connect_to_server(&options).await.unwrap_err().to_string();
-        assert!(told.contains("`certificate-authority` names") && told.contains("it is a pipe"), "{told}");
+        let error = connect_to_server(&options).await.unwrap_err().to_string();
+        assert!(error.contains("`certificate-authority` names") && error.contains("it is a pipe"), "{error}");
     }
 
     #[tokio::test]
@@ -343,7 +343,7 @@ mod tests {
             context: context.map(Into::into),
         };
         connect_to_server(&of(None)).await.unwrap();
-        let told = connect_to_server(&of(Some("d"))).await.unwrap_err().to_string();
-        assert!(told.contains("`tokenFile` names /missing: it is not there"), "{told}");
+        let error = connect_to_server(&of(Some("d"))).await.unwrap_err().to_string();
+        assert!(error.contains("`tokenFile` names /missing: it is not there"), "{error}");
     }
 }

@@ -85,8 +85,11 @@ mod tests {
             (serde_json::json!({"id-token": token(r#"{"exp": 1799999999.5}"#)}), "has expired"),
             (serde_json::json!({"id-token": token(r#"{"exp": -1}"#)}), "has expired"),
         ] {
-            let told = judged(&config).unwrap_or_default();
-            assert!(told.contains(why) && told.contains("`kubectl auth whoami`"), "{config}: {told}");
+            let refusal = judged(&config).unwrap_or_default();
+            assert!(
+                refusal.contains(why) && refusal.contains("`kubectl auth whoami`"),
+                "{config}: {refusal}"
+            );
         }
     }
 

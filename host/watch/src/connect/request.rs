@@ -118,7 +118,7 @@ pub(crate) fn list_page(bytes: &[u8]) -> Result<ListPage<'_>, RequestFailure> {
 pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Duration>) -> RequestFailure {
     let status = project::error_status(body);
     let code = code.or((status.code > 0).then_some(status.code)).unwrap_or(500);
-    let told = status.retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    let retry_after_time = status.retry_after_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     let reason = if status.reason.is_empty() {
         StatusCode::from_u16(code)
             .ok()
@@ -128,7 +128,7 @@ pub(crate) fn status_failure(code: Option<u16>, body: &[u8], header: Option<Dura
     } else {
         status.reason
     };
-    let retry_after = header.max(told).map(|pause| pause.min(RETRY_AFTER_CAP));
+    let retry_after = header.max(retry_after_time).map(|pause| pause.min(RETRY_AFTER_CAP));
     RequestFailure::Status {
         code,
         reason,
@@ -199,7 +199,7 @@ impl ApiClient {
     /// A list with only the metadata of objects, if the server supports that form.
     pub async fn list_metadata(&self, address: &str) -> Result<Bytes, RequestFailure> {
         let headers = vec![(ACCEPT, HeaderValue::from_static(METADATA))];
-        let asked = self.told_with(Method::GET, address, headers, None, ANSWER_BYTES);
+        let asked = self.send_with_headers(Method::GET, address, headers, None, ANSWER_BYTES);
         let answered =
             timeout(ANSWER_TIME, asked).await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?;
         answered.map_err(|(failure, _)| failure)
@@ -221,7 +221,8 @@ impl ApiClient {
         answered.await.map_err(|_| RequestFailure::TimedOut(ANSWER_TIME))?
     }
 
-    /// The same for an answer of at most this size. The caller limits the time.
+    /// Like [`send_request`](Self::send_request), for an answer of at most this size. The caller limits the
+    /// time.
     pub async fn ask_for(
         &self,
         method: Method,
@@ -259,9 +260,8 @@ impl ApiClient {
         Ok(self.successful_answer(method, address, body).await?.1)
     }
 
-    /// The same, with headers for this request only. A failure comes with the answer's body, which has
-    /// details.
-    pub async fn told_with(
+    /// Sends a request with additional headers. A failure comes with the answer's body, which has details.
+    pub async fn send_with_headers(
         &self,
         method: Method,
         address: &str,
@@ -275,8 +275,8 @@ impl ApiClient {
             return collect_body(body, bytes).await.map_err(|failure| (failure, Vec::new()));
         }
         let text = collect_body(body, ERROR_BYTES).await.unwrap_or_default();
-        let told = retry_after(&head.headers);
-        Err((status_failure(Some(head.status.as_u16()), &text, told), text.to_vec()))
+        let retry_after_time = retry_after(&head.headers);
+        Err((status_failure(Some(head.status.as_u16()), &text, retry_after_time), text.to_vec()))
     }
 
     async fn successful_answer(
@@ -289,9 +289,9 @@ impl ApiClient {
         if head.status.is_success() {
             return Ok((head, body));
         }
-        let told = retry_after(&head.headers);
+        let retry_after_time = retry_after(&head.headers);
         let text = collect_body(body, ERROR_BYTES).await.unwrap_or_default();
-        Err(status_failure(Some(head.status.as_u16()), &text, told))
+        Err(status_failure(Some(head.status.as_u16()), &text, retry_after_time))
     }
 
     /// The answer, whatever its status.
@@ -342,10 +342,10 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
-        let more = cause.to_string();
-        if !text.contains(&more) {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
             text.push_str(": ");
-            text.push_str(&more);
+            text.push_str(&cause_text);
         }
         next = cause.source();
     }
@@ -412,10 +412,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_errors_body_is_read_up_to_its_bound_and_its_code_counts_whatever_is_in_it() {
-        let told =
+        let failure_for =
             async |bytes: usize| api(Some((503, vec![b'x'; bytes]))).get("/version").await.unwrap_err();
-        assert!(told(ERROR_BYTES).await.to_string().len() > 100);
-        let large = told(ERROR_BYTES + 1).await;
+        assert!(failure_for(ERROR_BYTES).await.to_string().len() > 100);
+        let large = failure_for(ERROR_BYTES + 1).await;
         assert_eq!(
             (large.status_code(), large.to_string().trim_end()),
             (Some(503), "503 Service Unavailable:")

@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn a_kind_that_can_not_be_listed_and_watched_is_refused_by_name() {
         let of = |kind: &str| chosen(serde_json::json!({"name": "s", "apiVersion": "v1", "kind": kind}));
-        let told = of("ComponentStatus").unwrap_err().to_string();
+        let error = of("ComponentStatus").unwrap_err().to_string();
         assert_eq!(
-            told,
+            error,
             "the server can't list and watch `ComponentStatus` of v1 (it offers: get, list): remove the source"
         );
         assert!(of("Pod").is_ok());

@@ -1,6 +1,6 @@
-//! Collects one append, and answers what it says of its objects. An event is judged against the earlier
-//! events of its batch and against the batches that are being written. Knows nothing about the journal or the
-//! server.
+//! Collects the states of one append, and knows the newest version of each of their objects. An event is
+//! judged against the earlier events of its batch and against the batches that are being written. It knows
+//! nothing about the journal or the server.
 
 use std::hash::BuildHasher;
 
@@ -16,34 +16,34 @@ use crate::cache::{ObjectCache, ObjectKeys};
 /// The cache's part of a state. It is kept until the state is durable.
 #[derive(Default)]
 pub(crate) struct CacheNote {
-    /// The state says nothing about the present.
+    /// The state is from the past: it does not change the cache.
     pub past: bool,
-    /// The keys of a state that came as a change of its own and stays uncompressed.
+    /// The keys of a state that came as a change, and whose document stays uncompressed.
     pub keys: Option<ObjectKeys>,
-    /// The rules under which the document has no secret, where somebody has looked.
+    /// The rules under which the document has no secret, if it was searched.
     pub secretless_under: Option<RulesPrint>,
 }
 
 #[derive(Default)]
 pub(crate) struct StateBatch {
     pub states: Vec<WitnessedState>,
-    /// One for each state.
+    /// One note for each state.
     pub notes: Vec<CacheNote>,
     pub poison: Vec<PoisonMessage>,
     pub gaps: Vec<Gap>,
     pub discrepancies: Vec<DiscrepancyView>,
-    /// The permits of bytes in flight. They are given back once the states are durable.
+    /// The permits of the bytes in flight. They are released once the states are durable.
     pub permits: Vec<OwnedSemaphorePermit>,
-    /// The index of the last state of each uid, and of each name.
+    /// The index of the last state of each uid and of each name.
     by_uid: HashTable<usize>,
     by_name: HashTable<usize>,
     hasher: DefaultHashBuilder,
-    /// The batch before, until it is durable. It links to the one before it.
+    /// The previous batch, until it is durable. It links to the one before it.
     before: Option<Box<Self>>,
 }
 
 impl StateBatch {
-    /// Hands the batch over to be written, and puts `empty` in its place.
+    /// Takes the batch out to be written, and puts `empty` in its place.
     pub fn submit_batch(&mut self, empty: Self) {
         let before = std::mem::replace(self, empty);
         self.before = Some(Box::new(before));
@@ -126,7 +126,7 @@ impl StateBatch {
         let rival = match self.last_of_name(namespace, name) {
             Some((batch, place)) if batch.states[place].object.uid == uid => None,
             Some((batch, place)) => batch.drafted_at(place),
-            // An object keeps its name, and no other object in the cache has it.
+            // An object keeps its name, and no other object in the cache has that name.
             None if known.is_some() => None,
             None => cache
                 .brief_of_name(namespace, name)

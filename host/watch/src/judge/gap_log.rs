@@ -37,7 +37,7 @@ impl GapLog {
     }
 }
 
-fn one_by_one(said: &mut usize) -> bool {
-    *said += 1;
-    *said <= ONE_BY_ONE
+fn one_by_one(logged: &mut usize) -> bool {
+    *logged += 1;
+    *logged <= ONE_BY_ONE
 }

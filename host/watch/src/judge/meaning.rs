@@ -1,4 +1,4 @@
-//! Decides what one event means, given what is known of its object. Pure: no cache, no journal.
+//! Decides what one event means, given what is known about its object. Pure: no cache, no journal.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ pub(crate) enum JudgedEvent {
     /// ADDED, MODIFIED, or an item of a list.
     Present,
     Deleted,
-    /// An item of the first list of a new epoch: what is known belongs to another history.
+    /// An item of the first list of a new epoch: the known version belongs to another history.
     RelistedObject,
 }
 
@@ -33,16 +33,16 @@ pub(crate) enum EventMeaning {
     Left,
     /// This version of this object was witnessed.
     Duplicate,
-    /// An older version than the witnessed one, from a server that lags behind.
+    /// An older version than the witnessed one, from a lagging server.
     Stale,
-    /// A version of an object that had its name before the known one. It was missed: a kill came after the
-    /// newer object had been read back, and now the watch brings what lay before.
+    /// A version of the object that had this name before the known one. It was missed: the process was killed
+    /// after the newer object had been read back, and now the watch delivers the older one.
     Past,
-    /// An older version than the known one, out of order. It may have been witnessed; the journal knows.
+    /// An older version than the known one, out of order. The journal knows whether it was witnessed.
     Late,
-    /// An unknown object, by an event out of order. It may have ended.
+    /// An unknown object in an event that is out of order. It may have ended.
     Unheard,
-    /// It is not in the selector and never was.
+    /// The object is outside the selector and was never in it.
     Outside,
 }
 
@@ -60,8 +60,7 @@ pub(crate) fn judge_event(
     rival: Option<&Version>,
 ) -> EventJudgement {
     let alone = |meaning| EventJudgement { rival_gone: false, meaning };
-    // The name's newer object is known. So this event is older: it is a replay, or comes from a server that
-    // lags behind.
+    // The newer object of this name is known, so this event is a replay, or comes from a lagging server.
     if let (None, Some(rival)) = (known, rival)
         && seen.event != JudgedEvent::RelistedObject
         && is_upto(seen.version, rival)
@@ -70,12 +69,12 @@ pub(crate) fn judge_event(
         return alone(match (seen.event, missed) {
             (_, true) if seen.matches => EventMeaning::Past,
             (_, true) => EventMeaning::Outside,
-            // Its `gone` was witnessed when the newer object came.
+            // Its `gone` was witnessed when the newer object arrived.
             (JudgedEvent::Deleted, false) => EventMeaning::Duplicate,
             (_, false) => EventMeaning::Stale,
         });
     }
-    // Everything up to here was witnessed. So an unknown object has ended, or left, since.
+    // Everything up to here was witnessed. So an unknown object has ended or left since.
     if known.is_none() && seen.complete.is_some_and(|complete| is_upto(seen.version, complete)) {
         return alone(match seen.event {
             JudgedEvent::Deleted => EventMeaning::Duplicate,
@@ -105,7 +104,7 @@ fn judge_deleted(seen: &ObservedEvent<'_>, known: Option<&Version>) -> EventMean
     match known {
         Some(known) if seen.version.compare_to(known) == Some(Ordering::Less) => EventMeaning::Stale,
         Some(_) => EventMeaning::Gone,
-        // It was never seen, or its `gone` is repeated. The id is the same, so it counts once.
+        // The object was never seen, or its `gone` is repeated. The id is the same, so it counts once.
         None if seen.matches => EventMeaning::Gone,
         None => EventMeaning::Outside,
     }

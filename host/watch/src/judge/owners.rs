@@ -252,15 +252,15 @@ mod tests {
                 json!({"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": name, "uid": name});
             json!({"kind": "Event", "involvedObject": about}).to_string()
         };
-        let told = |event: &str, known: Option<&KnownObjects>| {
+        let owners_of_event = |event: &str, known: Option<&KnownObjects>| {
             let ObjectOwners { outermost, controller } = of_event(&listers, "team", event.as_bytes(), known);
             let name = |owner: Option<Arc<ObjectRef>>| owner.map(|owner| owner.name.clone());
             (name(outermost), name(controller))
         };
-        assert_eq!(told(&event("p"), None), (Some("j".into()), Some("p".into())));
-        assert_eq!(told(&event("j"), None), (Some("j".into()), None));
-        assert_eq!(told(&event("stranger"), None), (Some("stranger".into()), None));
-        assert_eq!(told("{}", None), (None, None));
+        assert_eq!(owners_of_event(&event("p"), None), (Some("j".into()), Some("p".into())));
+        assert_eq!(owners_of_event(&event("j"), None), (Some("j".into()), None));
+        assert_eq!(owners_of_event(&event("stranger"), None), (Some("stranger".into()), None));
+        assert_eq!(owners_of_event("{}", None), (None, None));
         let elsewhere = of_event(&listers, "other", event("p").as_bytes(), None);
         assert!(elsewhere.outermost.is_none() && elsewhere.controller.is_none());
         // The pod is gone, and its event comes once more.
@@ -269,7 +269,7 @@ mod tests {
             ..current(&listers, "Event/e", "")
         });
         listers.remove("Pod/p");
-        assert_eq!(told(&event("p"), Some(&known)), (Some("j".into()), Some("p".into())));
+        assert_eq!(owners_of_event(&event("p"), Some(&known)), (Some("j".into()), Some("p".into())));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::source::landmarks::LandmarkSet;
 use crate::source::round::RepairRound;
 use crate::version::version_number;
 
-/// A list waits this long for the repair before the log says so.
+/// How long a list waits for the repair before the log reports it.
 const UNSAID: Duration = Duration::from_secs(2);
 
 /// How often the base of a new history is listed before the present objects are listed instead.
@@ -40,7 +40,7 @@ impl ServerReader {
         let Some(resource) = self.resource.clone() else { return Ok(NextAction::resolve_address()) };
         self.check_first_witness().await?;
         self.unbroken = None;
-        // The list before must be settled first. Its missed versions are older than those of this list, and
+        // The previous list must be settled first. Its missed versions are older than those of this list, and
         // compaction removes the oldest first.
         let standing = self.await_all_read_back().await?;
         if reason.continues_history() && self.is_another_history().await {
@@ -50,7 +50,7 @@ impl ServerReader {
             });
         }
         if *reason == ListReason::Replaced {
-            // What the journal holds from before says nothing about this history.
+            // States in the journal from before belong to another history.
             *self.parts.shared.lock_landmarks() = LandmarkSet::default();
         }
         let base = match self.find_history_base(reason, &resource, standing.epoch).await {
@@ -73,7 +73,8 @@ impl ServerReader {
                     (self.streams, self.refuses_streams) = (false, true);
                 }
                 listed => {
-                    // A server that can't be reached, or refuses everything, says nothing about streams.
+                    // A server that is unreachable, or refuses everything, does not show whether it supports
+                    // streams.
                     let is_cut = matches!(&listed, Err(ListFailure::Again))
                         || matches!(&listed, Err(ListFailure::Failed(failure)) if self.is_listing(failure).await);
                     self.cut_short = if is_cut { self.cut_short + 1 } else { 0 };
@@ -144,7 +145,7 @@ impl ServerReader {
     }
 
     /// Waits until nothing is being read back. That takes long if a server gives no old versions for a while,
-    /// so people are told why nothing is listed.
+    /// so the log reports why nothing is listed.
     async fn await_all_read_back(&self) -> Result<WriterPosition, WriterClosed> {
         let mut settled = pin!(await_settled(&self.inputs));
         tokio::select! {
@@ -167,7 +168,7 @@ impl ServerReader {
         })
     }
 
-    /// Runs a list that goes on as a watch. Returns the step after the watch.
+    /// Runs a list that continues as a watch. Returns the step after the watch.
     async fn run_streamed_list(&mut self, asked: &ListRequest) -> Result<ActionStep, ListFailure> {
         count_list(&self.parts, &asked.reason);
         let seconds = self.watch_seconds();
@@ -197,7 +198,7 @@ impl ServerReader {
         }
     }
 
-    /// Watching goes on at once. Only the names that are read back wait.
+    /// Completes the list. Watching continues at once; only the names that are read back wait.
     async fn send_list_complete(
         &mut self,
         version: Version,
@@ -208,7 +209,7 @@ impl ServerReader {
         }
         self.unbroken = Some(version.clone());
         self.send(WriterInput::Listed(version, round.as_ref().map(|round| round.id))).await?;
-        // Nothing that is listed is watched before it is durable.
+        // Listed objects must be durable before the watch begins.
         self.sync_writer().await?;
         if let Some(round) = round {
             self.cancel = round.cancel.clone();

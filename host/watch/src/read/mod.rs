@@ -44,10 +44,10 @@ const LARGE_IN_FLIGHT: usize = 64 * 1024 * 1024;
 const SHARE: usize = 1024;
 const _: () = assert!(LARGE_IN_FLIGHT > FRAME_BYTES, "one frame must always fit");
 
-/// A stream that lasted this long was no failed attempt, even if nothing happened on it.
+/// A stream that lasted this long counts as a successful attempt, even if it delivered nothing.
 const LIVED: Duration = Duration::from_secs(5);
 
-/// How often the log has a condition that goes on.
+/// How often the log repeats a lasting condition.
 const REMINDER: Duration = Duration::from_secs(60);
 
 /// The time for one small answer while nothing is watched.
@@ -61,11 +61,11 @@ pub(crate) struct ServerReader {
     backoff: Backoff,
     dice: JitterDice,
     resource: Option<SourceResource>,
-    /// Whether the writer holds as much as it may. The reader then reads nothing.
+    /// Set while the writer is full. The reader then reads nothing.
     full: watch::Receiver<bool>,
     rounds: mpsc::Sender<RepairRound>,
     round: RoundId,
-    /// Ends the work on the last round.
+    /// Cancels the work on the last round.
     cancel: CancellationToken,
     /// Whether lists are asked for as streams. A server that refused is not asked again.
     streams: bool,
@@ -74,11 +74,11 @@ pub(crate) struct ServerReader {
     cut_short: u32,
     /// Whether lists come without pages, because pages expire faster than this server sends them.
     in_one_piece: bool,
-    /// Whether the server may be another one than before: the connection was lost, or the process is new.
+    /// Whether the server may be a different one: the connection was lost, or the process is new.
     is_unsure: bool,
     /// How often the base of a new history was searched for since the last list.
     based: u32,
-    /// When the log last had the condition.
+    /// When the condition was last logged.
     said_at: Instant,
     looked_since: Option<Instant>,
     /// Whether no watch has lasted since the last list. A watch that expires again must not cause another
@@ -134,7 +134,7 @@ impl ServerReader {
             }
             self.is_unsure |= step.pause.is_some();
             if step.pause.is_some() || !matches!(step.action, ReadAction::Probe | ReadAction::Watch) {
-                // A witness that was away waits for nothing that comes here.
+                // Another witness that was away does not wait for anything here.
                 self.parts.witness.announce_watch(&self.parts.spec.name, None);
             }
             if let Some(pause) = step.pause {
@@ -144,7 +144,7 @@ impl ServerReader {
         }
     }
 
-    /// Repeats a condition that goes on, so that a log of the last minutes has it.
+    /// Logs a lasting condition again, so that a log of the last minutes contains it.
     fn repeat_condition(&mut self, condition: &str) {
         if self.parts.shared.lock_live().condition.as_deref() != Some(condition) {
             self.said_at = Instant::now();
@@ -178,7 +178,7 @@ impl ServerReader {
             ReadAction::NewEpoch { server } => {
                 self.check_first_witness().await?;
                 let checkpoint = self.sync_writer().await?.resume.unwrap_or_else(|| Version::new(""));
-                // What another history did can't be read from this one.
+                // Versions of another history can't be read from this one.
                 self.cancel.cancel();
                 self.send(WriterInput::NewEpoch).await?;
                 let epoch = self.sync_writer().await?.epoch;
@@ -190,11 +190,10 @@ impl ServerReader {
         }
     }
 
-    /// Takes the answer of a probe: the server is there and not behind, but it may be another one than
-    /// before.
+    /// Handles the answer of a probe: the server answers and is not behind, but it may be a different one.
     async fn take_probe_answer(&mut self, server: Version) -> Result<ActionStep, WriterClosed> {
         let standing = self.sync_writer().await?;
-        // The checkpoint on disk lies below the last event, whose version others may share.
+        // The checkpoint on disk is below the last event, because other events may share its version.
         let newest = standing.newest.iter().cloned();
         let newest = newest.chain(self.parts.shared.lock_landmarks().newest_version()).reduce(newer_version);
         let seen = newest.filter(|_| standing.resume.is_some());
@@ -238,7 +237,7 @@ impl ServerReader {
         let at = checkpoint.as_ref().map_or("its first list", Version::as_str);
         let why = format!("another replica is ahead in the source {source}, in epoch {epoch} at {at}");
         self.send(WriterInput::Overtaken(why)).await?;
-        // The writer ends with it.
+        // The writer ends with the reader.
         Err(WriterClosed)
     }
 
@@ -301,7 +300,8 @@ impl ServerReader {
         self.dice.random_between(low, high)
     }
 
-    /// Follows a watch to its end. `listed` are the lines that came with a list that has become this watch.
+    /// Follows a watch to its end. `listed` are the lines that arrived with the list from which this watch
+    /// continues.
     async fn follow_to_end(
         &mut self,
         mut stream: WatchStream,
@@ -309,7 +309,8 @@ impl ServerReader {
     ) -> Result<ActionStep, WriterClosed> {
         let epoch = self.parts.shared.lock_live().epoch;
         let has_listed = listed.is_some();
-        // After watches that brought nothing, this one has to bring something first. The writer sees that.
+        // After silent watches, this one has to deliver something before the source counts as synced. The
+        // writer checks that.
         if has_listed || !self.course.is_mute() {
             self.parts.shared.set_condition(None);
             self.parts.shared.lock_live().synced = true;
@@ -318,17 +319,18 @@ impl ServerReader {
         }
         let since = Instant::now();
         let ended = self.follow_stream(&mut stream, listed.unwrap_or_default()).await?;
-        let WriterPosition { told, understood, .. } = self.sync_writer().await?;
-        let ended = told.map_or(ended, StreamEnd::Told);
-        if let StreamEnd::Told(failure) = &ended {
+        let WriterPosition { error_frame, understood, .. } = self.sync_writer().await?;
+        let ended = error_frame.map_or(ended, StreamEnd::ErrorFrame);
+        if let StreamEnd::ErrorFrame(failure) = &ended {
             self.count_expired(failure);
         }
         self.is_unsure |= ended != StreamEnd::Closed;
-        let was_told = matches!(ended, StreamEnd::Told(_));
-        // Bytes are no sign of life. Silence is, if it lasted: a quiet source may have nothing to say.
+        let ended_with_error = matches!(ended, StreamEnd::ErrorFrame(_));
+        // Received bytes alone don't prove that the watch works. A long quiet period does: a quiet source may
+        // have nothing to deliver.
         let lived = match understood || has_listed {
-            true => !was_told || since.elapsed() >= LIVED,
-            false => (was_told || !stream.any) && since.elapsed() >= LIVED,
+            true => !ended_with_error || since.elapsed() >= LIVED,
+            false => (ended_with_error || !stream.any) && since.elapsed() >= LIVED,
         };
         if lived {
             self.backoff.reset_tries();
@@ -416,6 +418,6 @@ impl ServerReader {
     }
 }
 
-fn newer_version(one: Version, other: Version) -> Version {
-    if other.is_newer_than(&one) { other } else { one }
+fn newer_version(first: Version, second: Version) -> Version {
+    if second.is_newer_than(&first) { second } else { first }
 }

@@ -1,9 +1,8 @@
-//! Decides what a source does next: resolve, list, probe or watch. Pure; the reader carries it out.
+//! Decides what a source does next: resolve, list, probe or watch. Pure; the reader executes the decision.
 //!
-//! ```text
-//! resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
-//!              ▲        │ 410     │ behind, twice
-//!              └────────┴─────────┴▶ new epoch ─▶ list
+//! ```text resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
+//! ▲ │ 410 │ behind, twice
+//! └────────┴─────────┴▶ new epoch ─▶ list
 //! ```
 
 use std::cmp::Ordering;
@@ -14,8 +13,8 @@ use kubewitness_core::Version;
 use crate::connect::request::RequestFailure;
 use crate::repair::compare::list_request::ListReason;
 
-/// After this many watches in a row that brought nothing, people are told, and a watch must bring something before the
-/// source counts as synced.
+/// After this many silent watches in a row, the condition reports it, and a watch must deliver something
+/// before the source counts as synced.
 const MUTE_WATCHES: u32 = 3;
 
 const MUTE: &str = "watching brings nothing: the server takes each watch and ends it, or sends bytes that are no events; \
@@ -39,13 +38,13 @@ pub(crate) enum ReadAction {
 /// How a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StreamEnd {
-    /// The server ended it, with or without a last word.
+    /// The server ended it, with or without a last frame.
     Closed,
     /// Nothing arrived for longer than the time between bookmarks.
     Idle,
     Broken(RequestFailure),
     /// An ERROR frame ended it.
-    Told(RequestFailure),
+    ErrorFrame(RequestFailure),
 }
 
 /// The next action, the pause before it (`None`: at once), and the condition that people see meanwhile.
@@ -60,7 +59,7 @@ pub(crate) struct ActionStep {
 pub(crate) struct ReadPause {
     /// The pause that the server asked for.
     pub asked: Option<Duration>,
-    /// The kind is not served. It may be installed at any moment and should be seen soon after.
+    /// The kind is not served. It may be installed at any moment, and should be noticed soon after.
     pub unserved: bool,
 }
 
@@ -169,31 +168,31 @@ impl NextAction {
         let next = match (failure.status_code(), action) {
             (Some(404), _) => ReadAction::Resolve,
             (Some(410), ReadAction::Watch) => return at_once(ReadAction::List(ListReason::Expired)),
-            // Before the next watch a probe asks where the server is.
+            // Before the next watch, a probe asks for the server's version.
             (_, ReadAction::Watch | ReadAction::NewEpoch { .. }) => ReadAction::Probe,
             (_, same) => same.clone(),
         };
         after_pause(next, failure, doing)
     }
 
-    /// Whether the last watches brought nothing.
+    /// Whether the last watches delivered nothing.
     pub fn is_mute(&self) -> bool {
         self.mute >= MUTE_WATCHES
     }
 
-    /// A watch ended. A stream that had lived is resumed at once, any other after a pause.
+    /// A watch has ended. A stream that delivered something is resumed at once, any other after a pause.
     pub fn after_stream_end(&mut self, how: &StreamEnd, lived: bool) -> ActionStep {
         self.mute = match how {
             _ if lived => 0,
             StreamEnd::Closed | StreamEnd::Idle => self.mute.saturating_add(1),
-            StreamEnd::Told(_) | StreamEnd::Broken(_) => self.mute,
+            StreamEnd::ErrorFrame(_) | StreamEnd::Broken(_) => self.mute,
         };
         let failure = match how {
-            StreamEnd::Told(failure) if failure.is_expired() => {
+            StreamEnd::ErrorFrame(failure) if failure.is_expired() => {
                 return at_once(ReadAction::List(ListReason::Expired));
             }
             StreamEnd::Closed | StreamEnd::Idle => None,
-            StreamEnd::Told(failure) | StreamEnd::Broken(failure) => Some(failure),
+            StreamEnd::ErrorFrame(failure) | StreamEnd::Broken(failure) => Some(failure),
         };
         let pause = match failure {
             Some(failure) if !lived || failure.retry_after().is_some() => {
@@ -270,7 +269,7 @@ mod tests {
         let list = ReadAction::List(ListReason::Expired);
         assert_eq!(NextAction::after_failure(&ReadAction::Watch, &status(410, None)).action, list);
         assert_eq!(
-            NextAction::default().after_stream_end(&StreamEnd::Told(status(410, None)), true).action,
+            NextAction::default().after_stream_end(&StreamEnd::ErrorFrame(status(410, None)), true).action,
             list
         );
     }
@@ -308,7 +307,7 @@ mod tests {
     fn what_the_server_asks_for_is_kept() {
         let step = NextAction::after_failure(&ReadAction::Watch, &status(429, Some(9)));
         assert_eq!(step.pause, Some(ReadPause::as_asked(Some(Duration::from_secs(9)))));
-        let step = NextAction::default().after_stream_end(&StreamEnd::Told(status(429, Some(9))), true);
+        let step = NextAction::default().after_stream_end(&StreamEnd::ErrorFrame(status(429, Some(9))), true);
         assert_eq!(step.pause, Some(ReadPause::as_asked(Some(Duration::from_secs(9)))));
     }
 
@@ -324,10 +323,13 @@ mod tests {
         }
         assert!(!course.is_mute());
         let step = course.after_stream_end(&StreamEnd::Closed, false);
-        assert!(step.pause.is_some() && step.condition.is_some_and(|told| told.contains("brings nothing")));
+        assert!(
+            step.pause.is_some()
+                && step.condition.is_some_and(|condition| condition.contains("brings nothing"))
+        );
         // A failure says nothing of it, and is told itself.
         assert_eq!(
-            course.after_stream_end(&StreamEnd::Told(status(503, None)), false).condition.unwrap(),
+            course.after_stream_end(&StreamEnd::ErrorFrame(status(503, None)), false).condition.unwrap(),
             "watching failed: 503 R: m"
         );
         assert!(course.is_mute());

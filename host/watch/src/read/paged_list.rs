@@ -14,13 +14,13 @@ use crate::source::input::{WriterClosed, WriterInput, await_durable};
 use crate::source::parts::SourceParts;
 use crate::source::round::RepairRound;
 
-/// How often the pages of a list may expire before it is asked for in another form. Such a server is slower
+/// How often the pages of a list may expire before another form of list is requested. Such a server is slower
 /// than its own compaction.
 const PAGED_TRIES: u32 = 3;
 
 /// How a list ended.
 pub(crate) enum ListEnd {
-    /// It is complete at this version. What differs is left for the repair.
+    /// It is complete at this version. The repair handles the differences.
     Complete(Version, Option<RepairRound>),
     /// It showed an object older than the witnessed one. This is the server's version.
     OtherHistory(Version),
@@ -42,7 +42,7 @@ impl PagedList {
         Self { parts, inputs, asked }
     }
 
-    /// With `in_one_piece` it asks for no pages.
+    /// With `in_one_piece`, it requests the list without pages.
     pub async fn run(&self, in_one_piece: bool) -> Result<ListEnd, WriterClosed> {
         let mut tries = 0;
         loop {
@@ -89,8 +89,8 @@ impl PagedList {
             let bytes = match self.parts.api.get(address.as_str()).await {
                 Ok(bytes) => bytes,
                 Err(failure) if failure.is_expired() && !token.is_empty() => match failure.continue_token() {
-                    // This is the rest of the list as it is now. The watch from the first page's version
-                    // brings what lies between.
+                    // This is the rest of the list in its present state. The watch from the first page's
+                    // version delivers the changes in between.
                     Some(inconsistent) if *inconsistent != token && base.is_none() => {
                         guard.note_token(inconsistent).map_err(RequestFailure::from)?;
                         token = inconsistent.to_string();
@@ -126,7 +126,7 @@ pub(crate) fn count_list(parts: &SourceParts, reason: &ListReason) {
         ListReason::First => &counters.lists_first,
         ListReason::Expired => &counters.lists_expired,
         ListReason::Replaced => &counters.lists_replaced,
-        // This list is an early audit.
+        // This list serves as an early audit.
         ListReason::Doubted => &counters.lists_audit,
     };
     count(counter, 1);

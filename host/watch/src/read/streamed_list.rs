@@ -1,9 +1,9 @@
-//! Gets a list as the beginning of a watch. The existing objects come as events in no order of version, up to
-//! a bookmark that ends them. Then the same stream goes on as the watch.
+//! Gets a list as the beginning of a watch. The existing objects arrive as events, in no order of versions,
+//! up to a bookmark that ends them. Then the same stream continues as the watch.
 //!
 //! This form is tried first. Neither side holds a large collection in memory, no page can expire, and nothing
-//! lies between the list and its watch. A server without this form refuses it, or answers with an ordinary
-//! watch. From then on pages are used.
+//! is missed between the list and its watch. A server without this form refuses it, or answers with an
+//! ordinary watch. From then on pages are used.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub(crate) struct FinishedList {
     pub complete: Version,
     pub round: Option<RepairRound>,
     pub stream: WatchStream,
-    /// Changes that came among the objects, in order. They belong to the watch. The list's end is the last of
-    /// them.
+    /// Changes that arrived among the objects, in order. They belong to the watch. The list ends at the last
+    /// of them.
     pub changes: Vec<Bytes>,
 }
 
@@ -40,8 +40,8 @@ pub(crate) struct StreamedList {
     comparison: ListComparison,
     changes: Vec<Bytes>,
     lowest: Option<Version>,
-    /// Names whose object was deleted meanwhile. An object that is added under such a name was added
-    /// meanwhile, too.
+    /// Names whose object was deleted meanwhile. An object that is added under such a name was also created
+    /// meanwhile.
     freed: HashSet<(String, String)>,
     guard: ListGuard,
 }
@@ -88,7 +88,9 @@ impl StreamedList {
                         "nothing came for {patience:?}, and no end"
                     )));
                 }
-                Err(StreamEnd::Broken(failure) | StreamEnd::Told(failure)) => return Err(failure.into()),
+                Err(StreamEnd::Broken(failure) | StreamEnd::ErrorFrame(failure)) => {
+                    return Err(failure.into());
+                }
                 Err(StreamEnd::Closed) => {
                     return Err(
                         RequestFailure::Transport("the list's stream ended before the list".into()).into()
@@ -142,7 +144,7 @@ impl StreamedList {
                     return Err(ListFailure::NotStreamed(why.to_string()));
                 }
                 let version = Version::new(&project::bookmark_version(read.object).map_err(answer)?);
-                // After the changes it says that there are no more of them.
+                // After the changes, the stream marks that they have ended.
                 if !self.changes.is_empty() {
                     self.changes.push(frame);
                 }

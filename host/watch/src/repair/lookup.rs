@@ -33,7 +33,7 @@ pub(crate) async fn end_of_former(parts: &SourceParts, epoch: u32, uid: &str) ->
     })
 }
 
-/// The same for a listed object that is not known. If its end was witnessed, the history is another one.
+/// Checks a listed object that is not known. If its end was witnessed, the history is another one.
 pub(crate) async fn fate_now(parts: &SourceParts, object: &ObjectRef) -> FormerEnd {
     let epoch = parts.shared.lock_live().epoch;
     end_of_former(parts, epoch, &object.uid).await

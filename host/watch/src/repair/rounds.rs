@@ -38,17 +38,17 @@ pub(crate) struct RoundWorker {
 /// A name that was read back, and its results for the sweep.
 pub(crate) struct NameWalk {
     pub report: NameReport,
-    told: Vec<KnownVersions>,
-    /// Lost versions from a time when the watch counted as complete.
+    known_versions: Vec<KnownVersions>,
+    /// Whether versions were lost at a time for which the watch counted as complete.
     lost: Vec<DiscrepancyView>,
 }
 
 impl NameWalk {
-    /// A walk that found nothing.
+    /// The result of a walk that found nothing.
     fn found_nothing(object: Arc<ObjectRef>) -> Self {
         let report =
             NameReport { object, before: Vec::new(), between: Vec::new(), after: Vec::new(), waits: None };
-        Self { report, told: Vec::new(), lost: Vec::new() }
+        Self { report, known_versions: Vec::new(), lost: Vec::new() }
     }
 }
 
@@ -86,19 +86,19 @@ impl RoundWorker {
         let others = OtherWitnesses::of(&self.parts, &round);
         let mut reporter = RepairReporter::new(&self.parts, &self.inputs, round.id, objects, others);
         let compaction = Arc::new(CompactionBounds::new(round.newest_asked(&jobs)));
-        let (told, met, was_lost) = self.walk_all(&round, jobs, &compaction, &mut reporter).await?;
+        let (known_versions, met, was_lost) = self.walk_all(&round, jobs, &compaction, &mut reporter).await?;
         let holes = match round.sweep.take() {
             Some(mut outage) => {
                 outage.expected = outage.expected.filter(|_| !was_lost);
                 let budget = &self.parts.tuning.walk;
                 let limits = RequestBudget::new(budget.sweep_requests, budget.sweep_time);
                 let exact = OldVersions::new(Arc::clone(&self.parts), round.resource, limits, compaction);
-                VersionSweep::new(exact, outage, told, &met, &mut reporter).run().await?
+                VersionSweep::new(exact, outage, known_versions, &met, &mut reporter).run().await?
             }
             None => Vec::new(),
         };
         reporter.end_report(holes).await?;
-        // By then the writer's counts are complete.
+        // The writer's counts are complete once it has answered.
         await_durable(&self.inputs).await?;
         let after = self.read_counters();
         let [requests, versions, gaps] = std::array::from_fn(|at| after[at].saturating_sub(before[at]));
@@ -126,12 +126,12 @@ impl RoundWorker {
         let limits = RequestBudget::new(budget.requests, budget.time);
         let exact =
             OldVersions::new(Arc::clone(&self.parts), round.resource.clone(), limits, Arc::clone(compaction));
-        let (mut told, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
+        let (mut known_versions, mut met, mut was_lost) = (Vec::new(), Vec::new(), false);
         let outage = round.sweep.as_ref();
         let walking = jobs.into_iter().map(|job| walk_name(&exact, job, outage));
         let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
         while let Some(mut walk) = walking.next().await {
-            told.append(&mut walk.told);
+            known_versions.append(&mut walk.known_versions);
             met.extend(walk.report.between.iter().map(|life| life.object.uid.clone()));
             if !walk.lost.is_empty() {
                 was_lost = true;
@@ -139,7 +139,7 @@ impl RoundWorker {
             }
             reporter.take_report(walk.report).await?;
         }
-        Ok((told, met, was_lost))
+        Ok((known_versions, met, was_lost))
     }
 }
 
@@ -167,11 +167,11 @@ async fn read_back_moved(exact: &OldVersions, moved: MovedObject, outage: Option
         ));
     }
     let begins = walked.found.first().map_or(&version, |(oldest, _)| oldest).clone();
-    let mut told = story_of([&walked]);
-    told.versions.extend(version_number(&version));
-    told.born = version_number(&begins).filter(|_| !witnessed && walked.hole.is_none());
-    told.unsure = version_number(&begins).filter(|_| !witnessed && walked.hole.is_some());
-    let (mut told, mut before, mut between) = (vec![told], Vec::new(), Vec::new());
+    let mut story = story_of([&walked]);
+    story.versions.extend(version_number(&version));
+    story.born = version_number(&begins).filter(|_| !witnessed && walked.hole.is_none());
+    story.unsure = version_number(&begins).filter(|_| !witnessed && walked.hole.is_some());
+    let (mut known_versions, mut before, mut between) = (vec![story], Vec::new(), Vec::new());
     // An object from before the outage had its name all the time.
     let waits = outage.and(version_number(&begins)).filter(|_| !witnessed);
     if let Some((rival, since)) = rival {
@@ -181,7 +181,7 @@ async fn read_back_moved(exact: &OldVersions, moved: MovedObject, outage: Option
             ended.was_lost.then(|| report_discrepancy(&exact.source_parts(), &rival, last.as_ref(), None)),
         );
         let floor = last.filter(|_| ended.was_lost).unwrap_or(floor);
-        told.push(end_of(&ended));
+        known_versions.push(end_of(&ended));
         // This object has the name itself.
         let span = UnwatchedSpan { like: &rival, floor: &floor, until: &begins, is_over: true };
         let known = |uid: &str| *uid == *object.uid || is_known(outage, uid);
@@ -189,13 +189,13 @@ async fn read_back_moved(exact: &OldVersions, moved: MovedObject, outage: Option
         between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.first_version())));
         before = steps_of_ending(rival, ended);
     }
-    told.extend(between.iter().map(KnownVersions::from));
+    known_versions.extend(between.iter().map(KnownVersions::from));
     let mut after = Vec::new();
     if witnessed || is_beyond || walked.hole.is_some() || !is_watched(outage, version_number(&begins)) {
         after = steps_of_missed(&object, walked);
         after.push(came_of(&document, is_end));
     }
-    NameWalk { report: NameReport { object, before, between, after, waits }, told, lost }
+    NameWalk { report: NameReport { object, before, between, after, waits }, known_versions, lost }
 }
 
 async fn read_back_vanished(
@@ -218,14 +218,14 @@ async fn read_back_vanished(
     let span = UnwatchedSpan { like: &object, floor: &floor, until: &absent, is_over };
     let mut between = read_back_met(exact, &ended.met, span, &|uid: &str| is_known(outage, uid)).await;
     between.retain(|life| !life.is_whole() || !is_watched(outage, Some(life.first_version())));
-    let mut told = vec![end_of(&ended)];
-    told.extend(between.iter().map(KnownVersions::from));
+    let mut known_versions = vec![end_of(&ended)];
+    known_versions.extend(between.iter().map(KnownVersions::from));
     let before = steps_of_ending(Arc::clone(&object), ended);
-    // Other objects may have come and gone under its name until the very end.
+    // Other objects may have existed under its name until the end of the outage.
     let waits = outage.map(|_| u128::MAX);
     NameWalk {
         report: NameReport { object, before, between, after: Vec::new(), waits },
-        told,
+        known_versions,
         lost: lost.into_iter().collect(),
     }
 }
@@ -278,8 +278,8 @@ async fn read_back_met(
 ) -> Vec<UnwitnessedLife> {
     let mut lives: Vec<UnwitnessedLife> = Vec::new();
     for met in met {
-        let told = lives.iter().any(|life| life.object.uid == met.uid);
-        if !told && !known(&met.uid) {
+        let is_met = lives.iter().any(|life| life.object.uid == met.uid);
+        if !is_met && !known(&met.uid) {
             lives.extend(exact.find_lives(exact.object_deadline(), met.clone(), span, known).await);
         }
     }

@@ -59,7 +59,7 @@ impl MissedRepair {
     }
 
     async fn mend_objects(&self, unended: Vec<MissedObject>) -> Result<(), WriterClosed> {
-        // Everything that came with it is known by then, perhaps also the end that overtook it.
+        // By then, everything that arrived with it is known, perhaps also the end that overtook it.
         let epoch = await_durable(&self.inputs).await?.epoch;
         let mut jobs = Vec::new();
         for MissedObject { epoch: of, mut moved, place } in unended {
@@ -177,7 +177,7 @@ pub(crate) async fn read_back_and_report(
     resource: &SourceResource,
 ) -> Result<(), WriterClosed> {
     tokio::select! {
-        told = read_back(parts, inputs, epoch, jobs, resource) => told,
+        result = read_back(parts, inputs, epoch, jobs, resource) => result,
         () = await_epoch_end(parts, epoch) => Ok(()),
     }
 }

@@ -96,7 +96,8 @@ async fn take(
     Ok(Some(()))
 }
 
-/// Fills in what this controller knows better than the carrier: the direct owner and the former document.
+/// Adds the facts that this controller knows better than the carrier: the direct owner and the former
+/// document.
 fn complete_state(parts: &SourceParts, state: &mut WitnessedState) {
     let known = parts.shared.read().known_object(&state.object.uid);
     state.base = known.as_ref().and_then(|known| known.document_hint());
@@ -124,7 +125,7 @@ fn show_states(parts: &SourceParts, append: AppendBatch, late: &[bool], appended
         };
         count(counter, 1);
         match state.change {
-            // A late state says nothing about the present.
+            // A late state does not change the cache.
             _ if *late => {}
             Change::Present => {
                 let seq = seq.or_else(|| cache.seq_of_uid(&state.object.uid)).unwrap_or_default();

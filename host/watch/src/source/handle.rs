@@ -26,9 +26,10 @@ pub struct SourceSnapshot {
     /// Whether the cache shows what the server has, apart from what is on its way.
     pub synced: bool,
     pub last_event_ms: Option<u64>,
-    /// The trouble that keeps the source from watching, for people; `None` while all is well.
+    /// The problem that keeps the source from watching, for people; `None` while it works.
     pub condition: Option<String>,
-    /// Why the source takes nothing in although the server would send: the journal can't be written now.
+    /// Why the source takes in no events although the server would send some: the journal can't be written
+    /// now.
     pub stalled: Option<String>,
     pub counts: SourceCounts,
     /// The limits of this server, for people; `None` if it has none.
@@ -98,8 +99,8 @@ pub(crate) struct LiveState {
     pub condition: Option<String>,
     pub stalled: Option<String>,
     pub limitations: BTreeMap<ServerLimit, String>,
-    /// The objects that are read back or wait for it: those of the last round, and those that an event
-    /// showed.
+    /// The number of objects that are being read back or wait for that: those of the last round, and those
+    /// that an event revealed.
     pub walking: usize,
     pub mending: usize,
     pub last_audit_ms: Option<u64>,
@@ -108,8 +109,8 @@ pub(crate) struct LiveState {
     pub discrepancies: VecDeque<DiscrepancyView>,
 }
 
-/// The source writes it, and the handles read it. A reader that panics can't leave it half-written, so a
-/// poisoned lock is used as it is.
+/// Written by the source and read by the handles. A reader that panics can't leave it half-written, so a
+/// poisoned lock is used anyway.
 pub(crate) struct SharedState {
     pub name: Arc<str>,
     cache: RwLock<ObjectCache>,
@@ -177,7 +178,7 @@ impl SharedState {
         live.condition = condition;
     }
 
-    /// Notes that the watch brings what can be read. Whatever was wrong with it is over.
+    /// Notes that the watch delivers readable events: an earlier condition is over.
     pub fn note_life(&self) {
         self.lock_live().synced = true;
         self.set_condition(None);
@@ -215,7 +216,7 @@ impl SharedState {
         }
     }
 
-    /// Sets what the server can't do. It is logged once, and once more when the server can do it.
+    /// Sets a limitation of the server. It is logged once, and once more when it is gone.
     pub fn set_limitation(&self, limit: ServerLimit, why: Option<&str>) {
         let mut live = self.lock_live();
         let held = live.limitations.contains_key(&limit);

@@ -25,8 +25,8 @@ pub(crate) enum WriterInput {
         document: Bytes,
         anew: bool,
     },
-    /// Holds a name: its events wait until its story has been sent. A story of an audit has the epoch in
-    /// which it began.
+    /// Holds a name: its events wait until its missed versions have been sent. For an audit it has the epoch
+    /// in which the audit began.
     Hold(Arc<ObjectRef>, Option<u32>),
     /// The missed versions of one name, in order. The name is released with the story, or with its last part.
     Story(ReadStory),
@@ -34,7 +34,7 @@ pub(crate) enum WriterInput {
     Differs(Vec<DiscrepancyView>),
     /// A hole of the source, with its round if it has one.
     SourceHole(Option<RoundId>, MissingVersions),
-    /// A list is complete: a watch from this version misses nothing. The checkpoint on disk stays where it is
+    /// A list is complete: a watch from this version misses nothing. The checkpoint on disk does not move
     /// until the round is settled.
     Listed(Version, Option<RoundId>),
     /// The sweep is over: nobody waits any longer for former objects of a name.
@@ -54,9 +54,9 @@ pub(crate) enum WriterInput {
 }
 
 pub(crate) struct ReadStory {
-    /// `None`: the story of an audit, which belongs to no round.
+    /// `None` for the story of an audit, which belongs to no round.
     pub round: Option<RoundId>,
-    /// The epoch in which it was read, if the round does not say it.
+    /// The epoch in which it was read, if no round determines it.
     pub epoch: Option<u32>,
     pub steps: Vec<StoryStep>,
     /// The name to release.
@@ -69,7 +69,7 @@ pub(crate) enum StoryStep {
     Missed(Bytes),
     /// The version that was listed.
     Version(Bytes),
-    /// The same, of a new epoch.
+    /// The listed version in a new epoch.
     RelistedObject(Bytes),
     /// A version of an object that has ended or left. It counts only if it was not witnessed before.
     Late(Bytes),
@@ -81,19 +81,19 @@ pub(crate) enum StoryStep {
     Life(UnwitnessedLife),
 }
 
-/// Where the writer stands.
+/// The position of the writer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriterPosition {
     /// The version from which a watch may be resumed.
     pub resume: Option<Version>,
-    /// The newest version that the server has shown. A server that is older is not up to date.
+    /// The newest version that the server has shown. A server with an older version is lagging.
     pub newest: Option<Version>,
     pub epoch: u32,
     /// Whether nothing is being read back, so that the cache holds exactly the witnessed states.
     pub settled: bool,
-    /// The ERROR frame that ended the last watch.
-    pub told: Option<RequestFailure>,
-    /// Whether the last watch brought an event or a bookmark that could be read.
+    /// The content of the ERROR frame that ended the last watch.
+    pub error_frame: Option<RequestFailure>,
+    /// Whether the last watch delivered a readable event or bookmark.
     pub understood: bool,
 }
 

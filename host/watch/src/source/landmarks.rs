@@ -57,9 +57,9 @@ impl LandmarkSet {
 
     /// Each landmark once, the newest first.
     pub fn all_landmarks(&self) -> Vec<&VersionLandmark> {
-        let mut all: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
-        all.dedup_by_key(|landmark| landmark.number);
-        all
+        let mut landmarks: Vec<_> = self.newest.iter().chain(self.older.iter().flatten()).collect();
+        landmarks.dedup_by_key(|landmark| landmark.number);
+        landmarks
     }
 }
 

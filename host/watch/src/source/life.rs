@@ -22,7 +22,7 @@ pub(crate) struct WalkResult {
 #[derive(Debug)]
 pub(crate) struct UnwitnessedLife {
     pub object: ObjectRef,
-    /// In order; each with what is missing below it.
+    /// In order, each with the gap below it.
     pub walked: Vec<WalkResult>,
     /// `None` if it still exists, or if the version of its deletion is not known.
     pub died: Option<Version>,

@@ -43,8 +43,8 @@ impl CacheListers {
 
     /// Follows controlling owners up to the outermost known one.
     ///
-    /// Whoever makes an object may name any uid as its owner. Kubernetes knows no owner in another namespace, and so
-    /// nothing of an object there is taken over.
+    /// The creator of an object may name any uid as its owner. Kubernetes allows no owner in another
+    /// namespace, so such a reference is ignored.
     pub(crate) fn outermost_owner(&self, direct: ObjectRef) -> Arc<ObjectRef> {
         let namespace = direct.namespace.clone();
         let may_own = |owner: &ObjectRef| owner.namespace.is_empty() || owner.namespace == namespace;
@@ -100,8 +100,8 @@ impl ObjectLister for CacheListers {
     }
 
     /// Selects objects. It holds the lock for one page at a time. An object that changes meanwhile is found
-    /// before or after its change. An object that exists throughout is found once. A short page of an order may
-    /// lack an object that changes meanwhile: its new place may lie before the page.
+    /// in its old or its new form. An object that exists throughout is found once. A short page of an order
+    /// may lack an object that changes meanwhile, because its new position may be before the page.
     fn select_objects(
         &self,
         source: &str,
@@ -331,8 +331,8 @@ mod tests {
         };
         assert_eq!(count(""), (5_000, false), "without a look at any document");
         assert_eq!(count("all=yes"), (OBJECTS as u64, false), "an index finds few");
-        let (found, more) = count("parity");
-        assert!((4_000..5_000).contains(&found) && more, "{found}");
+        let (found, is_cut) = count("parity");
+        assert!((4_000..5_000).contains(&found) && is_cut, "{found}");
     }
 
     #[tokio::test]

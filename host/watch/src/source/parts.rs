@@ -36,10 +36,10 @@ pub(crate) struct SourceParts {
 /// why.
 #[derive(Debug, Error)]
 pub enum SourceError {
-    /// Stop the process: the data on disk can't be trusted, or this program is wrong.
+    /// Stop the process: the data on disk can't be trusted, or this program has a bug.
     #[error(transparent)]
     Journal(JournalError),
-    /// Start the source again. It then goes on where another witness of it stands.
+    /// Restart the source. It then continues at the position of another witness.
     #[error("{0}")]
     Overtaken(String),
 }

@@ -1,10 +1,10 @@
-//! One budget of a connection for everything that is read back: requests and bytes per second, concurrent
-//! names, and bytes in memory.
+//! One budget of a connection for all old versions that are read back: requests and bytes per second,
+//! concurrent names, and bytes in memory.
 //!
-//! All sources of a connection share it, because one server answers them all, often just after it has come
-//! back. A budget for each source would multiply by their number. Requests and bytes share one line of turns:
-//! an answer puts the next turn off by the time that its bytes may take. Documents that were read back count
-//! until they are dropped; while too many are in memory, no further version is asked for.
+//! All sources of a connection share it, because one server answers them all, often just after it has
+//! recovered. A budget for each source would multiply by their number. Requests and bytes share one schedule
+//! of turns: an answer delays the next turn by the time that its bytes may take. Documents that were read
+//! back count until they are dropped; while too many are in memory, no further version is requested.
 //!
 //! A name releases its documents only once all of its versions are read. If names with large objects could
 //! only wait for each other's memory, all of them would wait until each gave up with a gap. So the name that
@@ -24,10 +24,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::tuning::WalkBudget;
 
-/// Unused turns are given out later, at most this many at once.
+/// Unused turns accumulate up to this many.
 const BURST: u32 = 8;
-/// Names that are read back at the same time, over all sources. With more of them, each would wait too long
-/// between two of its versions.
+/// The most names that are read back at the same time, over all sources. With more of them, each would wait
+/// too long between two of its versions.
 const NAMES_AT_ONCE: usize = 16;
 
 /// Clones share the budget.
@@ -61,7 +61,7 @@ impl Drop for NamePermit {
             walking.remove(index);
         }
         drop(walking);
-        // The next one is the first now.
+        // The next name becomes the first.
         self.shared.room.notify_waiters();
     }
 }
@@ -71,7 +71,7 @@ impl SharedBudget {
         self.walking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many bytes may be in memory when one more version of this object is asked for.
+    /// How many bytes may be in memory when one more version of this object is requested.
     fn most_held(&self, object: &ObjectRef, walk: &WalkBudget) -> usize {
         match self.lock_walking().front() {
             Some(first) if has_the_same_name(first, object) => walk.held_bytes.saturating_mul(2),
@@ -81,11 +81,11 @@ impl SharedBudget {
 }
 
 /// Objects of one name follow each other, and are read back by one walk.
-fn has_the_same_name(one: &ObjectRef, other: &ObjectRef) -> bool {
+fn has_the_same_name(first: &ObjectRef, second: &ObjectRef) -> bool {
     fn key(object: &ObjectRef) -> [&str; 4] {
         [&object.name, &object.namespace, &object.kind, &object.group]
     }
-    key(one) == key(other)
+    key(first) == key(second)
 }
 
 /// A document that counts as long as it is in memory.
@@ -136,7 +136,7 @@ impl RepairBudget {
         }
     }
 
-    /// Counts an answer, and so puts later turns off.
+    /// Counts an answer, which delays later turns.
     pub(crate) fn count_received(&self, bytes: usize, walk: &WalkBudget) {
         let taken = Duration::from_secs_f64(bytes as f64 / walk.bytes_per_second.max(1) as f64);
         *self.next_turn() += taken;
@@ -146,7 +146,7 @@ impl RepairBudget {
         self.shared.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the name of this object may be read back, too.
+    /// Waits until the name of this object may be read back.
     pub(crate) async fn name(&self, object: Arc<ObjectRef>) -> NamePermit {
         let permit = Arc::clone(&self.shared.names).acquire_owned().await.ok();
         self.shared.lock_walking().push_back(Arc::clone(&object));
@@ -164,7 +164,7 @@ impl RepairBudget {
         let until = Instant::now() + within;
         loop {
             let mut given_back = pin!(self.shared.room.notified());
-            // What is given back from here on is noticed.
+            // Documents that are released from here on wake the waiter.
             given_back.as_mut().enable();
             if self.shared.held.load(Ordering::Relaxed) < self.shared.most_held(object, walk) {
                 return true;

@@ -1,5 +1,5 @@
 //! Defines a round: the objects whose versions a comparison found missing, and the outage in which more may
-//! have happened. Values only; `repair::rounds` works them off beside the watch.
+//! have happened. It has values only; `repair::rounds` processes them beside the watch.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect::resource::SourceResource;
 use crate::version::version_number;
 
-/// The number of a round. It tells work of an abandoned round from that of a later one.
+/// The number of a round. It distinguishes work of an abandoned round from that of a later one.
 pub(crate) type RoundId = u64;
 
 pub(crate) struct RepairRound {
@@ -30,13 +30,13 @@ pub(crate) struct RepairRound {
 }
 
 impl RepairRound {
-    /// Nothing newer is asked for.
+    /// No newer version than this is requested.
     pub fn newest_asked(&self, jobs: &[NameRead]) -> Option<u128> {
         newest_asked(jobs).max(self.sweep.as_ref().and_then(|outage| version_number(&outage.listed)))
     }
 }
 
-/// The newest version below which anything is asked for.
+/// The newest version below which versions are requested.
 pub(crate) fn newest_asked(jobs: &[NameRead]) -> Option<u128> {
     let version = |job: &NameRead| match job {
         NameRead::Moved(moved) => version_number(&moved.version),
@@ -45,7 +45,7 @@ pub(crate) fn newest_asked(jobs: &[NameRead]) -> Option<u128> {
     jobs.iter().filter_map(version).max()
 }
 
-/// A time in which nobody watched, and what is known of it.
+/// A time in which nobody watched, and what is known about it.
 pub(crate) struct WatchOutage {
     /// Everything up to here was witnessed.
     pub after: Version,
@@ -112,7 +112,8 @@ impl CompleteSince {
         is_beyond && !version.is_newer_than(&self.floor)
     }
 
-    /// Forgets the last witnessed version, unless it lies below the floor: then a version in between shows a loss.
+    /// Forgets the last witnessed version, unless it is below the floor: then a version in between shows a
+    /// loss.
     pub fn forget_last(mut self) -> Self {
         self.last = self.last.filter(|last| self.floor.is_newer_than(last));
         self
@@ -135,14 +136,14 @@ pub(crate) struct MovedObject {
     pub witnessed: bool,
     /// Whether the event was its end.
     pub is_end: bool,
-    /// Whether a list showed it above its own version. Then the watch may not bring it.
+    /// Whether a list showed it above its own version. Then the watch may not deliver it.
     pub is_beyond: bool,
     /// Another uid that had its name.
     pub rival: Option<(Arc<ObjectRef>, CompleteSince)>,
 }
 
 impl MovedObject {
-    /// The version at which it exists.
+    /// The version at which the object exists.
     pub fn listed_version(&self) -> Option<&Version> {
         (!self.is_end).then_some(&self.version)
     }
@@ -156,8 +157,8 @@ pub(crate) struct VanishedObject {
     pub absent: Version,
 }
 
-/// An object with missed versions, and the epoch in which this was noticed. Its name is held until its story
-/// is told.
+/// An object with missed versions, and the epoch in which this was noticed. Its name is held until the missed
+/// versions are sent.
 pub(crate) struct MissedObject {
     pub epoch: u32,
     pub moved: MovedObject,
@@ -165,6 +166,6 @@ pub(crate) struct MissedObject {
     pub place: Option<OwnedSemaphorePermit>,
 }
 
-/// The names that may wait for repair, and as many that are being repaired. Beyond them nothing more is read
-/// from the server.
+/// The most names that wait for repair, and the most that are being repaired. At this number the server is
+/// not read any further.
 pub(crate) const MISSED_AT_ONCE: usize = 256;

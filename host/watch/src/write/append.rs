@@ -45,12 +45,12 @@ pub(crate) async fn write(
     let SourceParts { tuning, witness, shared, .. } = parts;
     let mut backoff = Backoff::new(tuning.first_pause, tuning.journal_pause);
     // An outage of hours logs each reason once.
-    let mut told = None;
+    let mut logged = None;
     loop {
         let why = match witness.append_batch(append.clone()).await {
             Err(JournalError::Unavailable(why)) => why,
             settled => {
-                if told.is_some() {
+                if logged.is_some() {
                     tracing::info!(source = %append.source, "reading again: the journal can be written");
                 }
                 shared.lock_live().stalled = None;
@@ -58,9 +58,9 @@ pub(crate) async fn write(
             }
         };
         let pause = backoff.next(dice, None);
-        if told.as_ref() != Some(&why) {
+        if logged.as_ref() != Some(&why) {
             tracing::warn!(source = %append.source, "not reading: the journal can't be written: {why}");
-            told = Some(why.clone());
+            logged = Some(why.clone());
         }
         shared.lock_live().stalled = Some(format!("the journal can't be written: {why}"));
         tokio::select! {

@@ -19,7 +19,7 @@ use crate::source::landmarks::VersionLandmark;
 use crate::source::parts::SourceError;
 use crate::write::append::BatchResult;
 
-/// A source that was quiet for this long packs its changed objects, so many at a time, with a pause in which
+/// A source that was quiet for this long packs its changed objects: a slice at a time, with a pause in which
 /// new lines are taken.
 const COOL_AFTER: Duration = Duration::from_secs(1);
 const COOL_PAUSE: Duration = Duration::from_millis(1);
@@ -33,7 +33,7 @@ pub(super) struct PendingBatch {
 }
 
 impl StateWriter {
-    /// Hands the batch to the journal once the one before is durable, and answers callers that wait.
+    /// Submits the batch once the previous one is durable, and answers callers that wait.
     pub(super) async fn write(&mut self) -> Result<WriteOutcome, SourceError> {
         let decoded = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         count(&self.parts.shared.counters.decode_ns, decoded);
@@ -67,7 +67,7 @@ impl StateWriter {
             newest: self.checkpoint.newest_seen().cloned(),
             epoch: self.maker.epoch,
             settled,
-            told: self.told.clone(),
+            error_frame: self.error_frame.clone(),
             understood: self.understood,
         };
         if settled {
@@ -80,8 +80,8 @@ impl StateWriter {
         Ok(WriteOutcome::GoesOn)
     }
 
-    /// Hands the batch over. Later events are judged as if it were durable already. The journal takes it as
-    /// soon as it has written the one before, whatever this task does then.
+    /// Submits the batch to the appender. Later events are judged as if it were durable already. The appender
+    /// writes it after the previous one, whatever this task does then.
     async fn submit_batch(&mut self, settled: bool) {
         let moved = |safe: &&Version| settled && self.written.as_ref() != Some(safe);
         let checkpoint = self.checkpoint.safe_version().filter(moved).cloned();
@@ -103,9 +103,9 @@ impl StateWriter {
         batch.submit_batch(std::mem::take(&mut self.spare));
         self.flights.push_back(PendingBatch { checkpoint, listed: std::mem::take(&mut self.listed) });
         self.due = false;
-        // If nobody takes it any more, nobody answers either.
+        // If the appender has ended, it does not answer either.
         self.appends.send(append).await.ok();
-        // A task that this wakes would wait for this thread, which goes on with the next batch.
+        // A task that is woken here would wait for this thread, which continues with the next batch.
         tokio::task::yield_now().await;
     }
 
@@ -124,7 +124,7 @@ impl StateWriter {
         self.take_batch_result(appended)
     }
 
-    /// `None`: stopped before it was durable.
+    /// `None` if it was stopped before the batch was durable.
     pub(super) fn take_batch_result(
         &mut self,
         appended: Option<BatchResult>,
@@ -172,7 +172,7 @@ impl StateWriter {
 }
 
 impl StateWriter {
-    /// Puts the objects that exist now into the cache, and removes the others.
+    /// Puts the existing objects into the cache, and removes the others.
     fn show_in_cache(&mut self, batch: &mut StateBatch, appended: &AppendResult) {
         if batch.states.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl StateWriter {
                 Change::Present => {
                     let seq = appended.seqs.get(place).copied().flatten();
                     // The state was journaled before, by a repeat or by another witness, so its position is
-                    // not known here. The position of the version before is the best one there is.
+                    // unknown here. The position of the previous version is the best approximation.
                     let seq = seq.or_else(|| cache.seq_of_uid(&state.object.uid)).unwrap_or_default();
                     if let Some(keys) = note.keys {
                         let (recent, status) = RecentObject::of(state, seq, keys, note.secretless_under);
@@ -211,14 +211,14 @@ impl StateWriter {
         }
     }
 
-    /// Notes that nothing has arrived for a while.
+    /// Handles a quiet period.
     pub(super) fn cool_down(&mut self) {
         self.pack_old_objects();
         let has_recent = self.parts.shared.read().has_recent();
         self.cool_at = has_recent.then(|| Instant::now() + COOL_PAUSE);
     }
 
-    /// Packs some of the objects that changed the longest ago. Readers wait for none of it.
+    /// Packs the objects that have been unchanged for longest. No reader waits for it.
     fn pack_old_objects(&self) {
         let to_pack = self.parts.shared.write().longest_quiet(COOL_SLICE);
         let packed: Vec<_> = to_pack.into_iter().map(ToPack::pack_object).collect();

@@ -24,7 +24,7 @@ struct NameLane {
     events: VecDeque<HeldLine>,
 }
 
-/// Keyed by name and not by uid: an object that is made again under an old name waits for the old one.
+/// Keyed by name and not by uid: an object that is created again under an old name waits for the old one.
 pub(crate) struct HeldNames {
     /// By namespace, then by name, so that a look-up allocates no string.
     lanes: HashMap<Box<str>, HashMap<Box<str>, NameLane>>,

@@ -46,8 +46,8 @@ use durable::PendingBatch;
 /// hole and the version above it.
 const EVENT_STATES: usize = 2;
 
-/// Batches that are made and not yet durable: one that is being written and one that is ready. With one alone
-/// the journal would idle while its result is shown and the next batch is handed over.
+/// The most batches that are made and not yet durable: one that is being written and one that is ready. With
+/// only one, the journal would idle while its result is shown and the next batch is submitted.
 pub(crate) const FLIGHTS: usize = 2;
 
 pub(crate) struct StateWriter {
@@ -63,14 +63,14 @@ pub(crate) struct StateWriter {
     /// The checkpoint on disk, and when it was written.
     written: Option<Version>,
     written_at: Instant,
-    /// Whether an append is due that has only an epoch or a checkpoint.
+    /// Whether an append without states is due, for an epoch or a checkpoint.
     due: bool,
     /// Whether this batch completes a list.
     listed: bool,
-    /// The open stream, and what its ERROR frame said.
+    /// The open stream, and the content of its ERROR frame.
     stream: Option<CancellationToken>,
-    told: Option<RequestFailure>,
-    /// Whether it brought an event or a bookmark that could be read.
+    error_frame: Option<RequestFailure>,
+    /// Whether the stream delivered a readable event or bookmark.
     understood: bool,
     /// The version at which it began.
     opened: Option<Version>,
@@ -98,11 +98,11 @@ pub(crate) struct StateWriter {
     since: Option<Version>,
     /// Whether the sweep of the round is over.
     swept: bool,
-    /// Objects for the repair. The places bound their number, and so does what had been read when no place
-    /// was left.
+    /// Objects for the repair. Their number is bounded by the places, plus what had been read when the last
+    /// place was taken.
     unended: mpsc::UnboundedSender<MissedObject>,
     places: Arc<Semaphore>,
-    /// Tells the reader not to read on.
+    /// Tells the reader to pause.
     full: watch::Sender<bool>,
 }
 
@@ -134,7 +134,7 @@ impl StateWriter {
             due: false,
             listed: false,
             stream: None,
-            told: None,
+            error_frame: None,
             understood: false,
             opened: None,
             waiting: Vec::new(),
@@ -203,7 +203,7 @@ impl StateWriter {
                 if (self.is_full(EVENT_STATES) || apart) && self.write().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
-                // What is known from then on belongs to another history.
+                // Everything that is known from then on belongs to another history.
                 if apart && self.await_durable().await? == WriteOutcome::Stopped {
                     return Ok(());
                 }
@@ -218,14 +218,15 @@ impl StateWriter {
         }
     }
 
-    /// Ends for another witness. Everything witnessed is durable by then, because the other may not have it.
+    /// Ends in favour of another witness. All witnessed states are durable by then, because the other witness
+    /// may lack them.
     async fn end_for_other_witness(mut self, why: String) -> Result<(), SourceError> {
         let is_there = self.write().await? == WriteOutcome::GoesOn
             && self.await_durable().await? == WriteOutcome::GoesOn;
         if is_there { Err(SourceError::Overtaken(why)) } else { Ok(()) }
     }
 
-    /// Ends the history. What it still had to say beyond the witnessed states is lost.
+    /// Ends the history. Events beyond the witnessed states are lost.
     fn history_ends(&mut self) {
         let after = self.written.as_ref().map(Version::to_string).unwrap_or_default();
         let message = format!("the history was replaced: what happened in it after {after} is not known");
@@ -233,8 +234,8 @@ impl StateWriter {
         self.maker.source_hole(&hole);
     }
 
-    fn is_full(&self, more: usize) -> bool {
-        self.maker.batch.states.len() + more > APPEND_BATCH
+    fn is_full(&self, states: usize) -> bool {
+        self.maker.batch.states.len() + states > APPEND_BATCH
     }
 
     /// Whether the checkpoint on disk may follow the one in memory.
@@ -246,8 +247,8 @@ impl StateWriter {
     async fn take_story(&mut self) -> Result<WriteOutcome, SourceError> {
         while let Some(step) = self.steps.pop_front() {
             // A hole and the version above it go into one append, and so does a whole life. So a kill never
-            // leaves half of either.
-            let more = match &step {
+            // leaves half of them.
+            let further_states = match &step {
                 StoryStep::Life(life) => life.most_states(),
                 StoryStep::MissingVersions(..) => 1 + EVENT_STATES,
                 StoryStep::Missed(_)
@@ -257,7 +258,7 @@ impl StateWriter {
                 | StoryStep::Gone(_)
                 | StoryStep::Ended(..) => EVENT_STATES,
             };
-            if self.is_full(more) && self.write().await? == WriteOutcome::Stopped {
+            if self.is_full(further_states) && self.write().await? == WriteOutcome::Stopped {
                 return Ok(WriteOutcome::Stopped);
             }
             self.take_story_step(step);
@@ -281,8 +282,8 @@ impl StateWriter {
         Ok(WriteOutcome::GoesOn)
     }
 
-    /// Whether a story belongs to this history, and to the round that is being settled or to none.
-    fn is_told_in_time(&self, story: &ReadStory) -> bool {
+    /// Whether a story belongs to this history, and to the round that is being settled or to no round.
+    fn is_current_story(&self, story: &ReadStory) -> bool {
         let of_round = story.round.is_none() || story.round == self.round;
         of_round && story.epoch.is_none_or(|epoch| epoch == self.maker.epoch)
     }
@@ -314,7 +315,7 @@ impl StateWriter {
         match input {
             WriterInput::Opened(stream) => {
                 self.stream = Some(stream);
-                (self.told, self.understood) = (None, false);
+                (self.error_frame, self.understood) = (None, false);
                 self.opened = self.checkpoint.safe_version().cloned();
             }
             WriterInput::Line(line, permit) => {
@@ -335,12 +336,12 @@ impl StateWriter {
                 self.maker.take_item(document, EventOrigin::Listed, event);
             }
             WriterInput::Hold(object, epoch) => {
-                // In another epoch its story would be ignored and would never release it.
+                // In another epoch, its story would be ignored and would never release the name.
                 if epoch.is_none_or(|epoch| epoch == self.maker.epoch) {
                     self.holds.hold_name(&object.namespace, &object.name);
                 }
             }
-            WriterInput::Story(story) if self.is_told_in_time(&story) => {
+            WriterInput::Story(story) if self.is_current_story(&story) => {
                 self.steps = story.steps.into();
                 self.release = story.release;
             }
@@ -425,7 +426,7 @@ impl StateWriter {
                     EventOutcome::Waits(version, moved) => {
                         self.checkpoint.take_event(&version);
                         self.maker.batch.permits.extend(permit);
-                        // It comes with its story.
+                        // It arrives with its story.
                         self.holds.hold_name(&moved.object.namespace, &moved.object.name);
                         let (epoch, place) =
                             (self.maker.epoch, Arc::clone(&self.places).try_acquire_owned().ok());
@@ -453,8 +454,8 @@ impl StateWriter {
                 Err(error) => self.maker.keep_poison(line, &error.to_string()),
             },
             (EventType::Error, _) => {
-                self.told = Some(status_failure(None, frame.object, None));
-                // The server may keep the stream open, but nothing more is wanted from it.
+                self.error_frame = Some(status_failure(None, frame.object, None));
+                // The server may keep the stream open, but it is not needed any more.
                 self.stop_watch();
             }
             (_, None) => self.maker.keep_poison(line, "an event without an object"),

@@ -53,7 +53,7 @@ fn fault(world: &WatchWorld, dice: &mut Dice) -> bool {
         9 => world.send("{\"type\":\"ADDED\",\"object\":{}}\n"),
         _ => {}
     }
-    // A page that expires tells the sweep that compaction has passed.
+    // A page that expires shows the sweep that the server has compacted.
     !matches!(fault, 4 | 7)
 }
 

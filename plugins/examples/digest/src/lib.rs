@@ -7,7 +7,7 @@ use kubewitness_sdk::mail::{self, Message};
 use kubewitness_sdk::{About, Change, Error, FieldError, Plugin, State, Ticking, Verdict, kv, log};
 use serde::{Deserialize, Serialize};
 
-/// Failures of one message. The others follow in the next one.
+/// The most failures in one message. Further ones follow in the next one.
 const MOST: u32 = 200;
 /// The prefix of the notes' keys.
 const NOTES: &str = "failed/";

@@ -1,7 +1,6 @@
-//! Alertmanager: a bad outcome is a firing alert, and any other one of the same object resolves it. The
-//! labels are the same for both, because they are the alert's identity. An alert without an end would be
-//! resolved after Alertmanager's own `resolve_timeout`, usually of five minutes, because nothing sends it
-//! again.
+//! Alertmanager: a bad outcome is a firing alert, and any other outcome of the same object resolves it. The
+//! labels of both are equal, because they identify the alert. An alert without an end would be resolved after
+//! Alertmanager's own `resolve_timeout`, usually five minutes, because nothing sends it again.
 
 use kubewitness_sdk::time;
 use serde_json::{Value, json};
@@ -11,7 +10,7 @@ use crate::facts::{outcomes, text};
 
 pub const PATH: &str = "api/v2/alerts";
 
-/// How long a failure fires that nothing resolves.
+/// How long a failure fires if no other outcome resolves it.
 const FIRES_MS: u64 = 24 * 3_600_000;
 
 pub fn body(message: &Message) -> Value {

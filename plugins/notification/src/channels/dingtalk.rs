@@ -10,15 +10,15 @@ use crate::answer::{self, SendAnswer};
 /// A request of a robot has at most 20,000 bytes.
 const TEXT_BYTES: usize = 8 << 10;
 
-/// A server that is busy, and too many messages a minute, in its two spellings. 310000 is a wrong signature, address or
-/// word: a repeat does not help.
+/// The codes after which a message is sent again: the server is busy, or gets too many messages a minute,
+/// which has two codes. 310000 is a wrong signature, address or keyword, which a repeat does not change.
 const AGAIN: [i64; 3] = [-1, 130_101, 410_100];
 
 pub fn body(message: &Message) -> Value {
     let title = without_markdown(&message.title);
     let mut text = format!("#### {title}");
     for line in escaped(&message.text, TEXT_BYTES, without_markdown).lines() {
-        // A line of its own in its Markdown.
+        // Its Markdown needs an empty line between paragraphs.
         text.push_str("\n\n");
         text.push_str(line);
     }

@@ -7,7 +7,7 @@ use crate::answer::SendAnswer;
 use crate::config::Channel;
 use crate::facts::{self, clip_text};
 
-/// The host takes 512 bytes.
+/// The host accepts 512 bytes.
 const SUBJECT_BYTES: usize = 200;
 
 pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
@@ -28,7 +28,7 @@ fn mail_letter(address: &str, message: &Message) -> mail::Message {
         subject: clip_text(&facts::one_line(&message.title), SUBJECT_BYTES),
         text: format!("{}\n", plain_text(message)),
         html: None,
-        // A person who is told twice sees it once.
+        // A person who gets the message twice sees it once.
         id: format!("{}/{address}", message.id),
     }
 }

@@ -11,8 +11,8 @@ use crate::facts::clip_text;
 /// A request of a bot has at most 20 KB.
 const TEXT_BYTES: usize = 8 << 10;
 
-/// Too many messages, and a server that is busy. Everything else needs an operator: 19021 is a wrong signature, 19022 an
-/// address, 19024 a word that the bot demands.
+/// The codes after which a message is sent again: too many messages, or a busy server. An operator has to
+/// correct everything else: 19021 is a wrong signature, 19022 a wrong address, 19024 a missing keyword.
 const AGAIN: [i64; 2] = [11232, 1500];
 
 pub fn body(message: &Message) -> Value {

@@ -38,12 +38,12 @@ pub enum Tone {
 /// The content of a message, in no channel's form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// The same for each repeat.
+    /// Repeats of the message have the same id.
     pub id: String,
     pub title: String,
-    /// Lines.
+    /// The lines of the text.
     pub text: String,
-    /// The portal's page, or empty.
+    /// The address of the portal's page, or empty.
     pub link: String,
     pub tone: Tone,
     /// When it happened, in milliseconds since 1970.
@@ -51,7 +51,7 @@ pub struct Message {
     pub facts: Facts,
 }
 
-/// Hands one message to one recipient.
+/// Sends one message to one recipient.
 pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
     if channel.kind == Kind::Email {
         return email::send(channel, address, message);
@@ -59,7 +59,7 @@ pub fn send(channel: &Channel, address: &str, message: &Message) -> SendAnswer {
     let sent = serde_json::to_vec(&body(channel, message)).map(|body| request(channel, message, body));
     match sent.map(|request| http::send(channel.granted_name(), &request)) {
         Ok(Ok(response)) => judge_answer(channel.kind, &response),
-        // Either way a repeat is of no use.
+        // Neither answer changes with a repeat.
         Ok(Err(Error::TooLarge(why))) => SendAnswer::Refused(format!(
             "{why}: if it is the answer, the receiver may have taken the message"
         )),
@@ -77,7 +77,7 @@ fn body(channel: &Channel, message: &Message) -> Value {
         Kind::Alertmanager => alertmanager::body(message),
         Kind::CloudEvents => cloudevents::body(&channel.source, message),
         Kind::Webhook => webhook::body(channel.template.as_ref(), message),
-        // It is no request.
+        // E-mail is not sent by a request.
         Kind::Email => Value::Null,
     }
 }
@@ -105,8 +105,9 @@ fn request(channel: &Channel, message: &Message, body: Vec<u8>) -> Request {
     Request { method: "POST".to_string(), path: path.to_string(), headers, body }
 }
 
-/// For Markdown, in services that know no escape: what an object says is no link, no image and no heading. The wide forms
-/// of the signs look the same. A whole address becomes a link in such services all the same, and is seen as what it is.
+/// Escapes Markdown in services that know no escape: an object's texts can't make a link, an image or a
+/// heading. The characters are replaced by their wide forms, which look the same. Such services make a link
+/// of a bare address all the same, which shows where it leads.
 fn without_markdown(text: &str) -> String {
     let wide = |c| match c {
         '[' => '［',
@@ -121,7 +122,8 @@ fn without_markdown(text: &str) -> String {
     text.chars().map(wide).collect()
 }
 
-/// The text, cut so that what `escape` makes of it has at most so many bytes. The last line says how to mute, and stays.
+/// Shortens the text so that `escape` of it has at most this many bytes. The last line explains how to mute,
+/// and is kept.
 fn escaped(text: &str, most: usize, escape: fn(&str) -> String) -> String {
     let Some((body, last)) = text.rsplit_once('\n') else { return cut(text, most, escape) };
     let last = cut(last, most / 2, escape);
@@ -139,7 +141,7 @@ fn cut(text: &str, most: usize, escape: fn(&str) -> String) -> String {
     fitting.collect::<String>() + "…"
 }
 
-/// The texts and the link, as services read them that know no other form.
+/// The texts and the link, for services that know plain text only.
 fn plain_text(message: &Message) -> String {
     let link = if message.link.is_empty() { String::new() } else { format!("\n{}", message.link) };
     format!("{}{link}", message.text)

@@ -7,7 +7,8 @@ use super::{Message, Tone, escaped};
 use crate::answer::{self, SendAnswer};
 use crate::facts::clip_text;
 
-/// The most that a header and a section of Slack take, in characters; a byte is never more than one.
+/// The limits of a header and of a section in Slack, in characters. A text has at least as many bytes as
+/// characters.
 const TITLE_BYTES: usize = 150;
 const TEXT_BYTES: usize = 3000;
 
@@ -23,17 +24,17 @@ pub fn body(message: &Message) -> Value {
     };
     let text = escaped(&message.text, TEXT_BYTES.saturating_sub(link.len()), escape) + &link;
     json!({
-        // What a notification on a phone shows.
+        // The text of the notification on a phone.
         "text": escape(&format!("{mark}{}", message.title)),
         "blocks": [
             {"type": "header", "text": {"type": "plain_text", "text": clip_text(&format!("{mark}{}", message.title), TITLE_BYTES)}},
-            // What looks like an address, a channel or a name stays text.
+            // Text that looks like an address, a channel or a name stays text.
             {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": true}},
         ],
     })
 }
 
-/// A page with 200 comes from something else, such as a proxy that asks to sign in.
+/// Another page with 200 comes from something else, such as a proxy that asks for a login.
 pub fn answer(response: &Response) -> SendAnswer {
     match answer::of_status(response) {
         SendAnswer::Taken if response.body.trim_ascii_start().starts_with(b"<") => SendAnswer::Refused(
@@ -43,7 +44,7 @@ pub fn answer(response: &Response) -> SendAnswer {
     }
 }
 
-/// Escapes whatever would be a link or a mention, so that it is shown as it is.
+/// Escapes the characters that begin a link or a mention.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

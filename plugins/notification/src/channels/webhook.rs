@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Message;
 use crate::template;
 
-/// The names that a webhook's template knows beside the facts of the state.
+/// The names that a webhook's template may use in addition to the facts of the state.
 pub const OWN: [&str; 3] = ["title", "text", "link"];
 
 pub fn body(template: Option<&Value>, message: &Message) -> Value {

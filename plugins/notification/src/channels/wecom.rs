@@ -10,7 +10,8 @@ use crate::answer::{self, SendAnswer};
 const TEXT_BYTES: usize = 2600;
 const TITLE_BYTES: usize = 600;
 
-/// A server that is busy, too many messages a minute, and too many at once. 93000 is a wrong address.
+/// The codes after which a message is sent again: a busy server, too many messages a minute, and too many at
+/// once. 93000 is a wrong address.
 const AGAIN: [i64; 3] = [-1, 45009, 45033];
 
 pub fn body(message: &Message) -> Value {

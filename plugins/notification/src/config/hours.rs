@@ -4,19 +4,19 @@ use serde::{Deserialize, Deserializer, de};
 
 const DAY: u64 = 24 * 60;
 
-/// Hours of the day. They may go past midnight.
+/// Hours of the day. They may continue past midnight.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Hours {
     /// The first minute, such as `22:00`.
     pub from: Minute,
-    /// The minute after the last, such as `07:00`.
+    /// The minute after the last one, such as `07:00`.
     pub to: Minute,
-    /// The offset of the local time from UTC, such as `+08:00`. Left out: UTC.
+    /// The offset of the local time from UTC, such as `+08:00`. By default UTC.
     #[serde(default)]
     pub offset: Offset,
-    /// The days on which they begin. Left out: every day.
+    /// The days on which the hours begin. By default every day.
     #[serde(default)]
     pub days: Vec<Day>,
 }
@@ -45,13 +45,13 @@ impl Hours {
         let begun = match from <= to {
             true => (from..to).contains(&minute).then_some(day),
             false if minute >= from => Some(day),
-            // They began the day before.
+            // These hours began the day before.
             false => (minute < to).then(|| day.saturating_sub(1)),
         };
         begun.is_some_and(|day| self.days.is_empty() || self.days.contains(&weekday(day)))
     }
 
-    /// When they end that hold at this time.
+    /// The end of the hours that contain this time.
     pub fn end_ms(&self, at_ms: u64) -> u64 {
         let minute = at_ms / 60_000;
         let local = minute.saturating_add_signed(self.offset.0) % DAY;
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused_with_an_example() {
-        for (text, told) in [
+        for (text, expected) in [
             (r#"{"from": "24:00", "to": "07:00"}"#, "`24:00` is no time of day"),
             (r#"{"from": "7:00", "to": "07:00"}"#, "`7:00` is no time of day"),
             (r#"{"from": "22:00", "to": "07:00", "offset": "8"}"#, "\"+08:00\""),
@@ -161,7 +161,7 @@ mod tests {
             (r#"{"from": "22:00", "to": "07:00", "days": ["friday"]}"#, "unknown variant"),
         ] {
             let error = serde_json::from_str::<Hours>(text).unwrap_err().to_string();
-            assert!(error.contains(told), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

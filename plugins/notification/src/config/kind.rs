@@ -7,11 +7,11 @@ use serde::Deserialize;
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// An incoming webhook of Slack, or of a service that takes the same, such as Mattermost.
+    /// An incoming webhook of Slack, or of a compatible service, such as Mattermost.
     Slack,
     /// A custom bot of Feishu.
     Feishu,
-    /// A custom bot of Lark, which takes the same as Feishu's.
+    /// A custom bot of Lark, which is compatible with Feishu's.
     Lark,
     /// A custom robot of DingTalk.
     DingTalk,
@@ -28,12 +28,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Whether people read it. They get a digest when too much happens; a program gets each message.
+    /// Whether people read the messages. They get a digest when there are too many; a program gets each
+    /// message.
     pub fn is_for_people(self) -> bool {
         !matches!(self, Self::Alertmanager | Self::CloudEvents | Self::Webhook)
     }
 
-    /// Whether a recipient names an address behind the channel, as `mail:ada@example.com`.
+    /// Whether a recipient names an address within the channel, as in `mail:ada@example.com`.
     pub fn has_addresses(self) -> bool {
         self == Self::Email
     }

@@ -28,39 +28,40 @@ pub use span::Span;
 pub struct Config {
     /// Without `channels`: a path below the address of the destination `people`.
     pub path: String,
-    /// Without `channels`: the JSON that is posted. `{{phase}}` and the like are replaced in its strings; a string that
-    /// is one placeholder alone becomes the value with its type.
+    /// Without `channels`: the JSON that is posted. Placeholders such as `{{phase}}` are replaced in its
+    /// strings. A string that is only a placeholder becomes the value with its type.
     pub template: Value,
-    /// The phases that are told. Left out: every one without `channels`; with them Succeeded, Failed, Cancelled,
-    /// Preempted and Deleted.
+    /// The phases that are reported. By default Succeeded, Failed, Cancelled, Preempted and Deleted; without
+    /// `channels` every phase.
     pub phases: Vec<String>,
     /// Without `channels`: headers of the request.
     pub headers: BTreeMap<String, String>,
-    /// The services by which people and programs are told.
+    /// The services that carry messages to people and programs.
     pub channels: Vec<Channel>,
-    /// Who is told what. Left out: every channel without addresses hears every outcome.
+    /// The recipients of each outcome. By default every channel without addresses gets every outcome.
     pub routes: Option<Vec<Route>>,
     /// Settings of each namespace, by its name.
     pub namespaces: BTreeMap<String, Namespace>,
-    /// Whether nobody is told anything.
+    /// Whether all messages are muted.
     pub mute: bool,
     /// The address of the portal, for links in messages.
     pub portal: String,
-    /// The title of a message, with placeholders. Left out: the object and its phase.
+    /// The title of a message, with placeholders. By default the object and its phase.
     pub title: Option<String>,
-    /// The text of a message, with placeholders. Left out: why, the exit code, the attempt, and since when.
+    /// The text of a message, with placeholders. By default the cause, the exit code, the attempt and the
+    /// duration.
     pub text: Option<String>,
-    /// How long an object's states are awaited before its people are told of the last one.
+    /// How long further states of an object are awaited before the last one is reported.
     pub settle: Span,
-    /// How long the same outcome of the same object is not told again, however often the object has had it since.
+    /// How long the same outcome of the same object is not reported again, however often it recurs.
     pub repeat: Span,
-    /// Whether the same outcome is told again all the same, once for each attempt of the object.
+    /// Whether the same outcome is reported again for each attempt of the object.
     pub each_attempt: bool,
-    /// The greatest age of news: whatever happened longer ago is counted and not told.
+    /// The greatest age of news. Older news is counted, but not reported.
     pub oldest: Span,
-    /// When people are left alone. What happens meanwhile is told at the end.
+    /// Hours in which people get no messages. They get them at the end of these hours.
     pub quiet: Option<Quiet>,
-    /// When people get one message about many objects.
+    /// Limits after which people get one message about many objects.
     pub digest: Digest,
 }
 
@@ -88,7 +89,7 @@ impl Default for Config {
     }
 }
 
-/// A way to tell people or programs.
+/// A service that carries messages to people or programs.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -97,7 +98,7 @@ pub struct Channel {
     pub name: String,
     /// The service.
     pub kind: Kind,
-    /// The name of the grant of `http`, or for e-mail of `mail`. Left out: the channel's name.
+    /// The name of the grant of `http`, or for e-mail of `mail`. By default the channel's name.
     #[serde(default)]
     pub grant: String,
     /// A path below the destination's address.
@@ -106,10 +107,10 @@ pub struct Channel {
     /// For `webhook`: headers of the request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// For `webhook`: the JSON that is posted. Left out: all that is known.
+    /// For `webhook`: the JSON that is posted. By default all known facts.
     #[serde(default)]
     pub template: Option<Value>,
-    /// For `cloudevents`: the attribute `source` of the events. Left out: `kubewitness`.
+    /// For `cloudevents`: the attribute `source` of the events. By default `kubewitness`.
     #[serde(default)]
     pub source: String,
     /// Whether the annotation of an object may name this channel.
@@ -131,27 +132,27 @@ fn yes() -> bool {
     true
 }
 
-/// A rule: recipients, and which states they are told of. What is left out fits every state.
+/// A rule that gives states to recipients. A missing field matches every state.
 #[derive(Debug, Default, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Route {
     /// The recipients: a channel's name, or for e-mail the name, a colon and an address.
     pub to: Vec<String>,
-    /// Kinds of objects. An object that is told with its owner, such as a Job's Pod, is told by itself only where its kind is
-    /// named.
+    /// Kinds of objects. An object that is reported with its owner, such as a Job's Pod, is reported by
+    /// itself only if its kind is named.
     pub kinds: Vec<String>,
-    /// Namespaces. A `*` at the end stands for any rest.
+    /// Namespaces. A `*` at the end matches any ending.
     pub namespaces: Vec<String>,
-    /// Owners, as `Kind/name`. A `*` at the end stands for any rest.
+    /// Owners, as `Kind/name`. A `*` at the end matches any ending.
     pub owners: Vec<String>,
     /// Labels that the object has.
     pub labels: BTreeMap<String, String>,
-    /// Phases. Left out: those of the whole configuration.
+    /// Phases. By default those of the whole configuration.
     pub phases: Vec<String>,
     /// Changes: `present`, `gone`.
     pub changes: Vec<String>,
-    /// When the route holds, by the time at which the state was observed.
+    /// The hours of the route. The time of observation of a state counts.
     pub hours: Option<Hours>,
 }
 
@@ -160,30 +161,30 @@ pub struct Route {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Namespace {
-    /// The recipients of outcomes, where the object's own annotation names none.
+    /// The recipients of outcomes, unless the object's own annotation names others.
     pub to: Vec<String>,
-    /// Whether nobody is told of its objects.
+    /// Whether messages about its objects are muted.
     pub mute: bool,
 }
 
-/// When people are left alone.
+/// Hours in which people get no messages.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Quiet {
     /// The hours.
     pub hours: Hours,
-    /// Phases that are told at once all the same.
+    /// Phases that are reported at once even in these hours.
     #[serde(default)]
     pub except: Vec<String>,
 }
 
-/// When people get one message about many objects.
+/// Limits after which people get one message about many objects.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Digest {
-    /// The most messages to one recipient within `every`. Beyond it there is one about all.
+    /// The most messages to one recipient within `every`. Further ones are combined into one.
     #[cfg_attr(test, schemars(range(max = 4_294_967_295_u32)))]
     pub above: u32,
     /// The time after a digest until the next message.
@@ -218,17 +219,17 @@ impl Config {
         }
     }
 
-    /// Whether a recipient is a person, or several.
+    /// Whether a recipient is one or several people.
     pub fn is_for_people(&self, recipient: &str) -> bool {
         self.find_recipient(recipient).is_ok_and(|(channel, _)| channel.kind.is_for_people())
     }
 
-    /// Whether a message waits until quiet hours end. A program is told at any hour.
+    /// Whether a message waits until quiet hours end. A program gets it at any hour.
     pub fn is_held(&self, recipient: &str, phase: &str, now_ms: u64) -> bool {
         self.is_quiet(phase, now_ms) && self.is_for_people(recipient)
     }
 
-    /// Whether people are left alone now.
+    /// Whether people get no messages about this phase now.
     pub fn is_quiet(&self, phase: &str, now_ms: u64) -> bool {
         self.quiet.as_ref().is_some_and(|quiet| {
             quiet.hours.contains(now_ms) && !quiet.except.iter().any(|except| except == phase)

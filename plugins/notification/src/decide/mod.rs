@@ -19,14 +19,14 @@ pub use past::{PLACES, happened_ms};
 
 /// The annotation that names recipients.
 pub const NOTIFY: &str = "kubewitness.dev/notify";
-/// The annotation that keeps an object from being told of.
+/// The annotation that mutes an object.
 pub const MUTE: &str = "kubewitness.dev/mute";
 /// The label by which a Pod names its Job.
 const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
-/// Groups whose kinds own Pods that go on for ever, such as a Deployment, a DaemonSet or a Node. A Pod that fails is
-/// replaced there.
-const SERVICES: [&str; 2] = ["apps", ""];
-/// Whoever makes an object writes its annotations.
+/// Groups whose kinds own Pods that run without end, such as a Deployment, a DaemonSet or a Node. They
+/// replace a Pod that fails.
+const SERVICE_GROUPS: [&str; 2] = ["apps", ""];
+/// Limits for annotations, because anybody who creates an object writes them.
 const ANNOTATION_BYTES: usize = 512;
 const RECIPIENTS: usize = 8;
 /// The most bytes that the API server allows a label.
@@ -48,63 +48,65 @@ pub const PHASES: [&str; 13] = [
     "Unknown",
 ];
 const FAILED: &str = "Failed";
-/// The phases that are told of a Pod that stands in for its owner.
-const LOST: [&str; 2] = [FAILED, "Preempted"];
-/// The phases that are told where nobody asks for more.
-const OUTCOMES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
+/// The phases reported for a Pod that stands in for its owner.
+const LOST_PHASES: [&str; 2] = [FAILED, "Preempted"];
+/// The phases reported by default.
+const OUTCOME_PHASES: [&str; 5] = ["Succeeded", "Failed", "Cancelled", "Preempted", "Deleted"];
 
-/// Phases in which an object goes on: an outcome that they follow within the settle time is none.
-const RESUMED: [&str; 3] = ["Admitted", "Starting", "Running"];
+/// Phases in which an object continues. An outcome before them is withdrawn, if they follow within the settle
+/// time.
+const RESUMED_PHASES: [&str; 3] = ["Admitted", "Starting", "Running"];
 
-/// The facts that are known of a state when it is decided.
+/// The facts about a state on which the decision depends.
 pub struct SeenState<'a> {
     pub state: &'a State,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// When what it tells happened.
+    /// When the news happened.
     pub happened_ms: u64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum DecidedNews {
     Nothing,
-    /// It is told to nobody, because it happened long ago.
+    /// Too old to be reported.
     Old,
-    /// These are told.
+    /// Reported to these recipients.
     News(BTreeSet<String>),
-    /// It belongs to another object, and is told with that one.
+    /// Reported with the object to which it belongs.
     Part,
-    /// These would be told, if it were not muted; and by what.
+    /// Muted: its recipients, and what mutes it.
     Muted(BTreeSet<String>, &'static str),
 }
 
-/// Whether a state may be told at all. It needs no document.
-pub fn may_be_told(config: &Config, state: &State) -> bool {
-    direct::is_news(state) && is_told_apart(state) && is_asked_for(config, facts::phase(state))
+/// Whether a state may be news. It needs no document.
+pub fn may_be_news(config: &Config, state: &State) -> bool {
+    direct::is_news(state) && is_reported_change(state) && is_asked_for(config, facts::phase(state))
 }
 
-/// Whether the object goes on after a phase that may be told, and nobody asks to be told of that. Such a state
-/// withdraws the outcome before it. It needs no document.
+/// Whether the object continues after a phase that may be reported, in a phase that nobody requests. Such a
+/// state withdraws the outcome before it. It needs no document.
 pub fn withdraws_outcome(config: &Config, state: &State) -> bool {
     let phase = facts::phase(state);
     direct::is_news(state)
         && !facts::is_late(state)
-        && RESUMED.contains(&phase)
+        && RESUMED_PHASES.contains(&phase)
         && !is_asked_for(config, phase)
         && state.previous.as_ref().is_some_and(|previous| is_asked_for(config, &previous.phase))
 }
 
 fn is_asked_for(config: &Config, phase: &str) -> bool {
     let routes = config.routes.iter().flatten().flat_map(|route| &route.phases);
-    tells_phase(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
+    reports_phase(&config.phases, phase) || routes.into_iter().any(|wanted| wanted == phase)
 }
 
-/// A change within the same phase, attempt and exit code is not one that people are told.
-fn is_told_apart(state: &State) -> bool {
+/// Whether the change is reported: not if phase, attempt and exit code stay the same.
+fn is_reported_change(state: &State) -> bool {
     let of = |status: &kubewitness_sdk::Status| (status.phase.clone(), status.attempt, status.exit_code);
     let previous = state.previous.as_ref();
     match state.change {
-        // An object whose outcome was told is cleaned up. That is no outcome. A deletion itself is always terminal.
+        // The controller cleans up an object after its outcome, which is no outcome. A deletion itself is
+        // always terminal.
         Change::Gone => previous.is_none_or(|previous| !previous.terminal),
         _ => previous.is_none_or(|previous| of(previous) != of(&state.status)),
     }
@@ -112,22 +114,23 @@ fn is_told_apart(state: &State) -> bool {
 
 pub fn decide_news(config: &Config, seen: &SeenState, now_ms: u64) -> DecidedNews {
     let state = seen.state;
-    let (told, is_part) = (all_recipients(config, seen), is_part(state) && !stands_in(seen));
-    if told.is_empty() && !(is_part && facts::phase(state) == FAILED) {
+    let (recipients, is_part) = (all_recipients(config, seen), is_part(state) && !stands_in(seen));
+    if recipients.is_empty() && !(is_part && facts::phase(state) == FAILED) {
         return DecidedNews::Nothing;
     }
     if now_ms.saturating_sub(seen.happened_ms) > config.oldest.ms {
         return DecidedNews::Old;
     }
-    match (why_muted(config, seen), told.is_empty()) {
+    match (why_muted(config, seen), recipients.is_empty()) {
         (Some(_), true) => DecidedNews::Nothing,
-        (Some(by), false) => DecidedNews::Muted(told, by),
+        (Some(by), false) => DecidedNews::Muted(recipients, by),
         (None, true) => DecidedNews::Part,
-        (None, false) => DecidedNews::News(told),
+        (None, false) => DecidedNews::News(recipients),
     }
 }
 
-/// The object's own annotation decides before its namespace. Any value but `false` mutes, so that a slip tells nobody.
+/// The reason why a state is muted. The object's annotation takes precedence over its namespace. Every value
+/// but `false` mutes, so that a misspelled one notifies nobody.
 fn why_muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
     let namespace = config.namespaces.get(&seen.state.object.namespace);
     match seen.annotations.get(MUTE) {
@@ -137,24 +140,25 @@ fn why_muted(config: &Config, seen: &SeenState) -> Option<&'static str> {
     }
 }
 
-/// Whether the owner is told of, so that its parts need not be. A CronJob's Jobs are jobs of their own. Of an owner to
-/// whose kind there is no subscription nobody would ever hear.
+/// Whether messages about the owner cover its parts. A CronJob's Jobs are reported by themselves, and so are
+/// parts of an owner to whose kind there is no subscription.
 fn leads_its_parts(state: &State, owner: &ObjectRef) -> bool {
     owner.kind != "CronJob" && state.has_subscribed_owner()
 }
 
-/// A Pod of another object is never an outcome of its own: it is tried again, or its owner fails.
+/// Whether the state is of a part of another object. A part's end is no outcome of its own: a Pod is tried
+/// again, or its owner fails.
 pub fn is_part(state: &State) -> bool {
     let others = state.owner.as_ref().filter(|owner| owner.uid != state.object.uid);
     others.is_some_and(|owner| is_pod(state) || leads_its_parts(state, owner))
 }
 
-/// Whether a Pod is all that anybody ever hears of its owner: no subscription has the owner's kind, and there is no Job
-/// between the two. Its loss is told then, and nothing else: other Pods may go on, and the owner may try again.
+/// Whether a Pod stands in for its owner: no subscription has the owner's kind, and no Job is between the
+/// two. Only the loss of such a Pod is reported: other Pods may continue, and the owner may try again.
 pub fn stands_in(seen: &SeenState) -> bool {
     let state = seen.state;
     let Some(owner) = state.owner.as_ref().filter(|_| is_pod(state) && is_part(state)) else { return false };
-    let is_work = !SERVICES.contains(&owner.group.as_str());
+    let is_work = !SERVICE_GROUPS.contains(&owner.group.as_str());
     is_work && !state.has_subscribed_owner() && seen.labels.get(JOB_UID).is_none_or(|job| *job == owner.uid)
 }
 
@@ -162,10 +166,11 @@ fn is_pod(state: &State) -> bool {
     state.object.kind == "Pod"
 }
 
-/// The object that is told of, as `NAMESPACE/UID`: the owner of a part, or the object itself. Under an owner that is not
-/// told of, a Pod belongs to its Job. Whoever makes an object may write any uid as that of its owner, and any label. The
-/// host says the owner's namespace, and a Job is in its Pod's, so a part of one namespace joins no object of another.
-pub fn told_group(seen: &SeenState) -> String {
+/// The group of states that are reported together, as `NAMESPACE/UID` of the owner of a part, or of the
+/// object itself. A Pod whose owner is not reported belongs to its Job. Anybody who creates an object may
+/// choose the uid of its owner and any label. But the namespace of the owner comes from the host, and a Job
+/// is in its Pod's namespace, so no part joins a group of another namespace.
+pub fn message_group(seen: &SeenState) -> String {
     let state = seen.state;
     let Some(owner) = state.owner.as_ref().filter(|_| is_part(state)) else {
         return group_of(&state.object.namespace, &state.object.uid);
@@ -180,7 +185,7 @@ fn group_of(namespace: &str, uid: &str) -> String {
     format!("{namespace}/{uid}")
 }
 
-/// Whether these are facts of the object itself that is told of.
+/// Whether these are facts of the object itself after which the group is named.
 pub fn is_own(facts: &Facts, group: &str) -> bool {
     group.split_once('/') == Some((facts::text(facts, "namespace"), facts::text(facts, "uid")))
 }
@@ -189,39 +194,39 @@ fn all_recipients(config: &Config, seen: &SeenState) -> BTreeSet<String> {
     let state = seen.state;
     let (stands_in, phase) = (stands_in(seen), facts::phase(state));
     let is_part = is_part(state) && !stands_in;
-    let is_told = tells_phase(&config.phases, phase) && (!stands_in || LOST.contains(&phase));
-    let mut told = BTreeSet::new();
+    let is_reported = reports_phase(&config.phases, phase) && (!stands_in || LOST_PHASES.contains(&phase));
+    let mut recipients = BTreeSet::new();
     match seen.annotations.get(NOTIFY) {
-        // Controllers copy annotations to Pods, of which one after the other may fail.
-        Some(annotation) if is_told && !(is_part && is_pod(state)) => {
-            told.extend(named_recipients(config, annotation));
+        // Controllers copy annotations to Pods, many of which may fail.
+        Some(annotation) if is_reported && !(is_part && is_pod(state)) => {
+            recipients.extend(named_recipients(config, annotation));
         }
-        None if is_told && !is_part => {
+        None if is_reported && !is_part => {
             let namespace = config.namespaces.get(&state.object.namespace);
-            told.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
+            recipients.extend(namespace.into_iter().flat_map(|namespace| namespace.to.iter().cloned()));
         }
         _ => {}
     }
-    if is_told && !is_part && config.routes.is_none() {
+    if is_reported && !is_part && config.routes.is_none() {
         let all = config.channels.iter().filter(|channel| !channel.kind.has_addresses());
-        told.extend(all.map(|channel| channel.name.clone()));
+        recipients.extend(all.map(|channel| channel.name.clone()));
     }
     for route in config.routes.iter().flatten().filter(|route| fits_route(config, route, seen)) {
-        told.extend(route.to.iter().cloned());
+        recipients.extend(route.to.iter().cloned());
     }
-    // No server tells one person's spellings apart.
+    // Mail servers ignore the case of a name.
     let mut seen = BTreeSet::new();
-    told.retain(|to| seen.insert(to.to_ascii_lowercase()));
-    told
+    recipients.retain(|to| seen.insert(to.to_ascii_lowercase()));
+    recipients
 }
 
-/// The recipients of an annotation, as far as they may be named.
+/// The recipients of an annotation, except those that it may not name.
 fn named_recipients(config: &Config, annotation: &str) -> Vec<String> {
     let may_be = |name: &&str| why_refused(config, name).is_none();
     names(annotation).filter(may_be).map(str::to_string).collect()
 }
 
-/// The recipients that an object's annotation names and that can't be told, each with the reason.
+/// The recipients of an object's annotation that can't be notified, each with the reason.
 pub fn refused_recipients(config: &Config, seen: &SeenState) -> Vec<(String, String)> {
     let annotation = seen.annotations.get(NOTIFY).map(String::as_str).unwrap_or_default();
     let mut refusals: Vec<_> =
@@ -239,7 +244,7 @@ fn names(annotation: &str) -> impl Iterator<Item = &str> {
 
 fn parts(annotation: &str) -> impl Iterator<Item = &str> {
     let text = &annotation[..annotation.floor_char_boundary(ANNOTATION_BYTES)];
-    // A line's end or a tab parts names, too: none of them ever gets into a message's header.
+    // Line ends and tabs separate names, so none of them gets into a message's header.
     let parts = text.split(|c: char| c == ',' || c.is_whitespace() || c.is_control());
     parts.filter(|name| !name.is_empty())
 }
@@ -252,9 +257,9 @@ fn why_refused(config: &Config, name: &str) -> Option<String> {
     }
 }
 
-fn tells_phase(phases: &[String], phase: &str) -> bool {
+fn reports_phase(phases: &[String], phase: &str) -> bool {
     match phases.is_empty() {
-        true => OUTCOMES.contains(&phase),
+        true => OUTCOME_PHASES.contains(&phase),
         false => phases.iter().any(|wanted| wanted == phase),
     }
 }
@@ -266,11 +271,11 @@ fn fits_route(config: &Config, route: &Route, seen: &SeenState) -> bool {
     };
     let owner =
         state.owner.as_ref().map(|owner| format!("{}/{}", owner.kind, owner.name)).unwrap_or_default();
-    let of_itself = || !is_part(state) || stands_in(seen) && LOST.contains(&facts::phase(state));
+    let of_itself = || !is_part(state) || stands_in(seen) && LOST_PHASES.contains(&facts::phase(state));
     let kind_fits = if route.kinds.is_empty() { of_itself() } else { any(&route.kinds, &state.object.kind) };
     let phases = if route.phases.is_empty() { &config.phases } else { &route.phases };
     kind_fits
-        && tells_phase(phases, facts::phase(state))
+        && reports_phase(phases, facts::phase(state))
         && any(&route.namespaces, &state.object.namespace)
         && any(&route.owners, &owner)
         && any(&route.changes, facts::change(state))

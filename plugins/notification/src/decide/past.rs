@@ -1,10 +1,11 @@
-//! Determines when a state's news happened. The first look at an object may show something long past, so its
-//! document is read for the time.
+//! Determines when a state's news happened. The first state of an object may show an end that is long past,
+//! so its document is read for the time.
 
 use kubewitness_sdk::{State, time};
 use serde_json::Value;
 
-/// Where documents say when they ended, or when they began. The first that is there counts.
+/// The fields in which documents have the time of their end or of their beginning. The first existing one
+/// counts.
 pub const PLACES: [&str; 5] = [
     "/status/completionTime",
     "/status/finishedAt",
@@ -13,7 +14,7 @@ pub const PLACES: [&str; 5] = [
     "/metadata/creationTimestamp",
 ];
 
-/// `values` are those at [`PLACES`]. A transition that was watched happened when it was observed.
+/// `values` are those at [`PLACES`]. A transition that was witnessed happened when it was observed.
 pub fn happened_ms(state: &State, values: &[Value]) -> u64 {
     if state.previous.is_some() {
         return state.observed_ms;

@@ -48,7 +48,7 @@ fn heard_with(
     annotations: &[(&str, &str)],
     labels: &[(&str, &str)],
 ) -> DecidedNews {
-    if !may_be_told(config, state) {
+    if !may_be_news(config, state) {
         return DecidedNews::Nothing;
     }
     let (annotations, labels) = (annotated(annotations), annotated(labels));
@@ -177,14 +177,14 @@ fn a_part_is_told_with_its_owner_or_where_a_route_names_its_kind() {
     let mut pod = owned(moved("Failed"), "Job");
     pod.object.kind = "Pod".into();
     assert_eq!(heard(&plain, &pod, &[(NOTIFY, "ops")]), DecidedNews::Part);
-    assert_eq!(told_group(&seen(&pod)), "default/uid-big");
+    assert_eq!(message_group(&seen(&pod)), "default/uid-big");
     pod.status.phase = "Succeeded".into();
     assert_eq!(heard(&plain, &pod, &[]), DecidedNews::Nothing);
     let asked = config(json!({"routes": [{"to": ["ops"], "kinds": ["Pod"]}]}));
     assert_eq!(heard(&asked, &pod, &[]), news(&["ops"]));
     let nightly = owned(moved("Failed"), "CronJob");
     assert_eq!(heard(&plain, &nightly, &[]), news(&["alerts", "ops"]));
-    assert_eq!(told_group(&seen(&nightly)), "default/uid-train");
+    assert_eq!(message_group(&seen(&nightly)), "default/uid-train");
 }
 
 #[test]
@@ -202,13 +202,13 @@ fn an_owner_without_a_subscription_leads_nothing_but_a_pod_of_a_job() {
     let mut state = owned(moved("Failed"), "JobSet");
     state.extra.push(("ownerSubscribed".into(), "false".into()));
     assert_eq!(heard(&config, &state, &[]), news(&["alerts", "ops"]));
-    assert_eq!(told_group(&seen(&state)), "default/uid-train");
+    assert_eq!(message_group(&seen(&state)), "default/uid-train");
     state.object.kind = "Pod".into();
     assert_eq!(heard_with(&config, &state, &[], &[(JOB_UID, "uid-job")]), DecidedNews::Part);
     let labels = annotated(&[(JOB_UID, "uid-job")]);
-    assert_eq!(told_group(&SeenState { labels, ..seen(&state) }), "default/uid-job");
+    assert_eq!(message_group(&SeenState { labels, ..seen(&state) }), "default/uid-job");
     let labels = annotated(&[(JOB_UID, &"x".repeat(10_000))]);
-    assert_eq!(told_group(&SeenState { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
+    assert_eq!(message_group(&SeenState { labels, ..seen(&state) }).len(), "default/".len() + LABEL_BYTES);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn the_loss_of_a_pod_is_told_where_nobody_ever_hears_of_its_owner() {
     );
     assert_eq!(heard(&config, &pod("Preempted", training), &[]), news(&["mail:ada@example.com", "ops"]));
     assert!(matches!(heard(&config, &failed, &[(MUTE, "true")]), DecidedNews::Muted(..)));
-    assert_eq!(told_group(&seen(&failed)), "default/uid-big");
+    assert_eq!(message_group(&seen(&failed)), "default/uid-big");
     for other in [pod("Succeeded", training), pod("Deleted", training)] {
         assert_eq!(heard(&config, &other, &[(NOTIFY, "ops")]), DecidedNews::Nothing);
     }

@@ -12,9 +12,9 @@ use serde_json::{Map, Value};
 
 pub type Facts = Map<String, Value>;
 
-/// A message of a status is for people, and lies in `kv` until it is told.
+/// A status' message is for people, and is stored in `kv` until it is sent.
 const MESSAGE_BYTES: usize = 512;
-/// Anything else. Names of objects have at most 253 bytes.
+/// The limit of other texts. Names of objects have at most 253 bytes.
 const SHORT_BYTES: usize = 253;
 
 type Field = (&'static str, fn(&State) -> Value);
@@ -44,7 +44,7 @@ const FIELDS: [Field; 27] = [
     ("ownerUid", |s| owner(s, |owner| &owner.uid)),
     ("observedAt", |s| time::rfc3339(s.observed_ms).into()),
     ("late", |s| is_late(s).into()),
-    // Found out later.
+    // Added later: see [`outcomes`].
     (outcomes::CAUSE, |_| Value::Null),
     (outcomes::WHY, |_| Value::Null),
     (outcomes::SUMMARY, |s| phase(s).into()),
@@ -76,7 +76,7 @@ pub fn is_pointer(name: &str) -> bool {
     name.starts_with('/')
 }
 
-/// Names that are no field of a state. A pointer is always one.
+/// Whether the name is a field of the state, or a pointer.
 pub fn is_known(name: &str) -> bool {
     is_pointer(name) || FIELDS.iter().any(|(known, _)| *known == name)
 }
@@ -85,7 +85,7 @@ pub fn names() -> String {
     FIELDS.map(|(name, _)| name).join(", ")
 }
 
-/// One by one: `collect` would sort them first, by code that takes more room than all of this file.
+/// A loop, because `collect` would sort the members first, with code that is larger than this whole file.
 pub fn map(fields: impl IntoIterator<Item = (String, Value)>) -> Facts {
     let mut map = Facts::new();
     map.extend(fields);
@@ -96,12 +96,13 @@ fn fields(state: &State) -> Facts {
     map(FIELDS.iter().map(|(name, value)| (name.to_string(), value(state))))
 }
 
-/// Without the document, and bounded.
+/// The facts outside the document, bounded.
 pub fn plain_facts(state: &State) -> Facts {
     bound_facts(fields(state))
 }
 
-/// Reads the document only for `pointers`. A document that has no such value, or none at all, gives `null`.
+/// Reads the document only for `pointers`. If the document has no such value, or if there is no document, the
+/// value is `null`.
 pub fn facts_of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Error> {
     let mut facts = fields(state);
     for pointer in pointers {
@@ -114,13 +115,13 @@ pub fn facts_of(state: &State, pointers: &BTreeSet<String>) -> Result<Facts, Err
 pub fn value(state: &State, pointer: &str) -> Result<Value, Error> {
     match documents::value::<Value>(state.seq, pointer) {
         Ok(value) => Ok(value.unwrap_or(Value::Null)),
-        // The document is none that can be read. It stays so.
+        // The document can't be read, now or later.
         Err(Error::Invalid(_) | Error::TooLarge(_)) => Ok(Value::Null),
         Err(error) => Err(error),
     }
 }
 
-/// Cuts what another party may make long, so that many fit into `kv`.
+/// Cuts texts that other parties choose, so that many facts fit into `kv`.
 pub fn bound_facts(mut facts: Facts) -> Facts {
     for (name, value) in &mut facts {
         let most = if name == "message" { MESSAGE_BYTES } else { SHORT_BYTES };
@@ -135,18 +136,18 @@ pub fn bound_facts(mut facts: Facts) -> Facts {
     facts
 }
 
-/// Reads JSON of `kv` and of answers. One kind of reader for all keeps the component small.
+/// Reads JSON of `kv` and of answers. A single reader keeps the component small.
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// JSON as a text. One kind of writer for all keeps the component small.
+/// JSON as a text. A single writer keeps the component small.
 pub fn json(value: &Value) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The text, cut at a character if it has more bytes than these.
+/// The text, cut between characters to at most this many bytes.
 pub fn clip_text(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_string();
@@ -155,7 +156,8 @@ pub fn clip_text(text: &str, most: usize) -> String {
     format!("{}…", &text[..end])
 }
 
-/// The text without what changes how its reader sees the rest: controls, such as ESC, and marks of direction. Lines stay.
+/// The text without characters that change how the rest is displayed: controls, such as ESC, and marks of
+/// direction. Line ends stay.
 pub fn clean_text(text: &str) -> String {
     let is_mark = |c: char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let shown = |c: char| match c {
@@ -166,12 +168,12 @@ pub fn clean_text(text: &str) -> String {
     text.chars().filter_map(shown).collect()
 }
 
-/// The same as one line: it becomes a subject, a header, a heading.
+/// The same on one line, for a subject, a header or a heading.
 pub fn one_line(text: &str) -> String {
     clean_text(text).replace('\n', " ")
 }
 
-/// A text of the facts, or an empty one.
+/// A fact as text, empty if it is missing.
 pub fn text<'a>(facts: &'a Facts, name: &str) -> &'a str {
     facts.get(name).and_then(Value::as_str).unwrap_or_default()
 }

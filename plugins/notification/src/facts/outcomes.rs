@@ -1,6 +1,6 @@
-//! Why an object ended badly: asked of the host where the operator grants `outcomes`, and put beside the facts of the state.
-//! The host knows it some seconds after the end, so whoever asks early is told to wait. Nobody waits for long: a message
-//! without a cause is better than none.
+//! Adds to a state's facts why its object ended badly, as the host explains it with the grant `outcomes`. The
+//! host knows the cause some seconds after the end, so an earlier request gets the advice to wait. The wait
+//! is short: a message without a cause is better than none.
 
 use kubewitness_sdk::Error;
 use kubewitness_sdk::outcomes::{self, Explanation, Finding};
@@ -10,26 +10,26 @@ use super::{Facts, MESSAGE_BYTES, clip_text, is_set, text};
 
 /// The word for the cause, as the host writes it.
 pub const CAUSE: &str = "cause";
-/// The clause for people.
+/// The cause as a clause for people.
 pub const WHY: &str = "why";
-/// The same, or the phase where there is no cause.
+/// The same, or the phase if there is no cause.
 pub const SUMMARY: &str = "summary";
-/// So long after the end a cause is waited for.
+/// How long after the end a cause is waited for.
 pub const PATIENCE_MS: u64 = 15_000;
 
-/// Phases in which an object has ended badly, where it goes no further.
+/// Phases in which an object has ended badly, if they are terminal.
 const BAD: [&str; 4] = ["Failed", "Preempted", "Cancelled", "Deleted"];
 
 /// Whether the cause may be known later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CauseState {
-    /// It is among the facts, or there is none to wait for.
+    /// The facts contain it, or nothing is to be waited for.
     Settled,
     Pending,
 }
 
-/// Puts the cause beside the facts, if there is one. It costs a call to the host for a bad end, and nothing for any other
-/// state.
+/// Adds the cause to the facts, if there is one. For a bad end this calls the host; any other state costs
+/// nothing.
 pub fn add(facts: &mut Facts) -> CauseState {
     if !is_bad_end(facts) || !text(facts, WHY).is_empty() {
         return CauseState::Settled;
@@ -40,7 +40,7 @@ pub fn add(facts: &mut Facts) -> CauseState {
             CauseState::Settled
         }
         Ok(Finding::Pending) | Err(Error::Unavailable(_) | Error::Timeout(_)) => CauseState::Pending,
-        // Not granted, not kept, or of a later version.
+        // The grant is missing, the outcome is not kept any more, or its form is of a later version.
         Ok(Finding::Nothing | Finding::Other(_)) | Err(_) => CauseState::Settled,
     }
 }
@@ -56,12 +56,12 @@ fn keep_explanation(facts: &mut Facts, told: &Explanation) {
     }
 }
 
-/// A Pod's end is told by the job that owns it.
+/// A Pod's end is reported with the Job that owns it.
 pub fn is_bad_end(facts: &Facts) -> bool {
     is_set(facts, "terminal") && BAD.contains(&text(facts, "phase")) && text(facts, "kind") != "Pod"
 }
 
-/// ` (out of memory)`, for a title. A deletion says so already, and what is not known says nothing.
+/// ` (out of memory)`, for a title. A deletion names its cause already, and an unknown cause adds nothing.
 pub fn in_brackets(facts: &Facts) -> String {
     match facts.get(CAUSE).and_then(Value::as_str) {
         None | Some("" | "unknown" | "deleted") => String::new(),

@@ -1,4 +1,4 @@
-//! People's mutes from the portal. The host keeps the list, and shows it under a key of `kv`.
+//! The mutes that people set in the portal. The host keeps the list, and shows it under a key of `kv`.
 
 use kubewitness_sdk::{Error, kv};
 use serde_json::Value;
@@ -7,8 +7,9 @@ use crate::facts::{self, Facts, text};
 
 const KEY: &str = "kubewitness.dev/mutes";
 
-/// Each has `uid` of an object, or else a `namespace`, or else none of them and is of everything; the recipient `to`, or
-/// none and is of all; `who` and `at`. They stay JSON: a type of their own costs 5 KB of the component.
+/// A mute has the `uid` of an object or a `namespace`; without either it applies to everything. It applies to
+/// the recipient `to`, or without it to all. `who` and `at` are its author and its time. The mutes stay JSON:
+/// a type of their own would add 5 KB to the component.
 #[derive(Debug, Default)]
 pub struct StoredMutes(Vec<Value>);
 
@@ -21,8 +22,8 @@ impl StoredMutes {
         }
     }
 
-    /// Who has muted what these facts are of for the recipient, or the owner of it, or the object that is told of: see
-    /// [`crate::decide::told_group`].
+    /// The mute that applies to these facts for the recipient: of their object, its owner, or the object of
+    /// the group (see [`crate::decide::message_group`]).
     pub fn muted_by(&self, facts: &Facts, group: &str, to: &str) -> Option<String> {
         let of = |name| text(facts, name);
         let covers = |mute: &&Value| match text_field(mute, "uid") {

@@ -1,5 +1,5 @@
 //! Reports the result of each message, by object and recipient. The host finds reports by their keys in `kv`:
-//! it shows them with the object, and removes them with it. They use none of the room of `kv`.
+//! it shows them with the object, and removes them with it. They do not count towards the limit of `kv`.
 
 use kubewitness_sdk::{Error, kv, log};
 use serde::Serialize;
@@ -10,18 +10,19 @@ use crate::config::Config;
 use crate::facts::{self, Facts, clip_text, outcomes, text};
 use crate::template;
 
-/// Keys begin with it. The object's uid, the position of the state and the recipient follow.
+/// The prefix of the keys. The object's uid, the position of the state and the recipient follow.
 const REPORTS: &str = "report/";
-/// Reports that one call keeps: each is a call to the host. The last ones say most.
+/// How many reports one call keeps: each is a call to the host. The last ones are the most informative.
 const A_CALL: usize = 600;
 const RECIPIENT_BYTES: usize = 100;
 const WHY_BYTES: usize = 256;
 const TITLE_BYTES: usize = 256;
-/// A key with its report. Whoever names objects may choose characters of which JSON makes six, and loses the reason.
+/// The size of a key and its report. If a name has many characters that JSON escapes with six bytes, the
+/// reason is dropped.
 const BYTES: usize = 1024;
 pub const UNLISTED: &str = "what was told can't be listed";
 
-/// The title of a message where the configuration has none.
+/// The title of a message, if the configuration has none.
 pub fn title(facts: &Facts) -> String {
     template::fill_text("{{kind}} {{namespace}}/{{name}}: {{phase}}", facts) + &outcomes::in_brackets(facts)
 }
@@ -39,8 +40,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Makes the report of a message about the state that has these facts. A later report of the same takes
-    /// the place of this one.
+    /// The report of a message about the state that has these facts. It replaces an earlier report about the
+    /// same state.
     pub fn of(
         config: &Config,
         facts: &Facts,
@@ -73,7 +74,7 @@ impl Report {
         of(&Self { title, why: String::new(), ..self.clone() })
     }
 
-    /// Returns the result that an answer means for whoever waits for the message.
+    /// The result that an answer means for the recipient.
     pub fn result(answer: &SendAnswer) -> (&'static str, &str) {
         match answer {
             SendAnswer::Taken => ("sent", ""),
@@ -93,11 +94,11 @@ fn key(facts: &Facts, to: &str) -> String {
     format!("{REPORTS}{}/{seq:020}/{to}", text(facts, "uid"))
 }
 
-/// Keeps the reports of a call. The host has them as long as it has the object.
+/// Keeps the reports of a call. The host keeps them as long as it has the object.
 pub fn keep_reports(reports: &[Report]) -> Result<(), Error> {
     for report in &reports[reports.len().saturating_sub(A_CALL)..] {
         match kv::set(&report.key, &report.bytes()?) {
-            // People are told all the same.
+            // The messages are sent all the same.
             Err(error) if is_full(&error) => {
                 log::warn("there is no room for reports", &[("first", &report.to)]);
                 return Ok(());
@@ -108,7 +109,7 @@ pub fn keep_reports(reports: &[Report]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Nothing mends what `kv` is too full for; everything else may be mended.
+/// Whether a retry is useless because `kv` is too full. Other errors may pass.
 pub fn is_full(error: &Error) -> bool {
     matches!(error, Error::TooLarge(_))
 }

@@ -10,12 +10,12 @@ use crate::decide::is_own;
 use crate::facts::{self, Facts, clip_text, outcomes, text};
 use crate::{report, template};
 
-/// Texts of operators and of objects.
+/// Limits for texts of operators and of objects.
 const TITLE_BYTES: usize = 256;
 const TEXT_BYTES: usize = 1024;
-/// Kinds of parts, and objects of a digest, that are told one by one.
-const PARTS: usize = 5;
-const LISTED: usize = 10;
+/// How many kinds of parts, and objects of a digest, are listed.
+const PARTS_LISTED: usize = 5;
+const OBJECTS_LISTED: usize = 10;
 
 pub fn tone_of(phase: &str) -> Tone {
     match phase {
@@ -25,8 +25,8 @@ pub fn tone_of(phase: &str) -> Tone {
     }
 }
 
-/// A message of `lead`, with the other states of its group that came within the settle time.
-/// `counted` are parts that have no note.
+/// A message about `lead`, with the other states of its group that came within the settle time.
+/// `counted` are parts without a note.
 pub fn compose_one(
     config: &Config,
     lead: &PendingNote,
@@ -36,7 +36,7 @@ pub fn compose_one(
     let facts = &lead.facts;
     let is_parts = !is_own(facts, &lead.group);
     let own = config.title.as_ref().map(|title| facts::one_line(&template::fill_text(title, facts)));
-    // An own title of what the object lacks is none.
+    // If the object lacks every value of the configured title, the standard title is used.
     let title = match (own.filter(|title| !title.trim().is_empty()), is_parts) {
         (Some(title), _) => title,
         (None, false) => report::title(facts),
@@ -63,7 +63,7 @@ pub fn compose_one(
     }
 }
 
-/// Why, what the object says itself, since when.
+/// The cause, the object's own message, and the duration.
 fn standard_texts(facts: &Facts) -> Vec<String> {
     let (reason, message) = (text(facts, "reason"), text(facts, "message"));
     let why = match (reason, message) {
@@ -86,8 +86,8 @@ fn standard_texts(facts: &Facts) -> Vec<String> {
     ]
 }
 
-/// How often each occurs, in the order of the first. A list: there are few, and a map of each kind costs 10 KB of the
-/// component.
+/// The number of occurrences of each text, in order of appearance. A list, because there are few, and each
+/// kind of map adds 10 KB to the component.
 fn count_each<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     let mut counts: Vec<(T, u64)> = Vec::new();
     for one in all {
@@ -99,7 +99,7 @@ fn count_each<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<(T, u64)> {
     counts
 }
 
-/// The kind of a part, and what became of it.
+/// The kind of a part, and how it ended.
 pub fn end_of_part(facts: &Facts) -> (String, String) {
     let of = |name| text(facts, name);
     let reason = if of("reason").is_empty() { String::new() } else { format!(" ({})", of("reason")) };
@@ -114,11 +114,11 @@ fn exit_code(facts: &Facts) -> Option<i64> {
 /// Such as `Pod: 3 Failed (OOMKilled), exit code 137`.
 fn part_lines(others: &[PendingNote], mut more: Vec<((String, String), u64)>) -> Vec<String> {
     more.extend(count_each(others.iter().map(|note| end_of_part(&note.facts))));
-    let counts = more.into_iter().take(PARTS);
+    let counts = more.into_iter().take(PARTS_LISTED);
     counts.map(|((kind, what), count)| format!("{kind}: {count} {what}")).collect()
 }
 
-/// The title where only parts are told, such as `Job vision/train: 64 × Pod Failed`.
+/// The title if only parts are reported, such as `Job vision/train: 64 × Pod Failed`.
 fn of_parts(lead: &PendingNote, others: &[PendingNote]) -> String {
     let facts = &lead.facts;
     let of = |name| text(facts, name);
@@ -128,8 +128,8 @@ fn of_parts(lead: &PendingNote, others: &[PendingNote]) -> String {
     format!("{kind} {}/{name}: {count} × {} {}", of("namespace"), of("kind"), of("phase"))
 }
 
-/// The documents of parts do not have their owner's annotations, so an owner is muted in the controller's list.
-/// The controller may not know an owner that no subscription has.
+/// How to mute the object. The documents of parts lack their owner's annotations, so an owner is muted in the
+/// controller's list. The controller may not know an owner whose kind has no subscription.
 fn how_to_mute(config: &Config, lead: &PendingNote, is_parts: bool) -> String {
     let of = |name| text(&lead.facts, name);
     let namespace =
@@ -150,7 +150,7 @@ fn how_to_mute(config: &Config, lead: &PendingNote, is_parts: bool) -> String {
     format!("To hear no more of it: {page}{command}")
 }
 
-/// A kind, as `kubectl` tells it from those of the same name in other groups.
+/// A kind with its group, as `kubectl` distinguishes kinds of the same name.
 fn resource(group: &str, kind: &str) -> String {
     let group = if ["", "batch", "apps"].contains(&group) { String::new() } else { format!(".{group}") };
     lower(kind) + &group
@@ -168,7 +168,8 @@ fn link(config: &Config, facts: &Facts) -> String {
     format!("{}/objects/{}?state={seq}", config.portal.trim_end_matches('/'), text(facts, "uid"))
 }
 
-/// One message about many. `more` were counted and not kept; `before` numbers alone were told before.
+/// One message about many objects. `more` is the number of outcomes that were counted and not kept, and
+/// `before` the number of earlier digests without any message.
 pub fn compose_digest(
     config: &Config,
     recipient: &str,
@@ -179,7 +180,8 @@ pub fn compose_digest(
     let phases = count_each(messages.iter().map(|message| text(&message.facts, "phase").to_string()));
     let phases: Vec<_> = phases.into_iter().map(|(phase, count)| format!("{count} {phase}")).collect();
     let all = messages.len() as u64 + more;
-    let mut lines: Vec<_> = messages.iter().take(LISTED).map(|message| message.title.clone()).collect();
+    let mut lines: Vec<_> =
+        messages.iter().take(OBJECTS_LISTED).map(|message| message.title.clone()).collect();
     if all > lines.len() as u64 {
         lines.push(format!("… and {} more", all - lines.len() as u64));
     }
@@ -189,7 +191,7 @@ pub fn compose_digest(
     };
     lines.push(format!("To hear no more of one: annotate it with {MUTE}=true{page}"));
     let bad = messages.iter().any(|message| message.tone == Tone::Bad);
-    // Receivers drop a message whose id they know.
+    // Receivers drop a message whose id they have already.
     let first = messages.first().map_or_else(|| before.to_string(), |message| message.id.clone());
     let facts = [("digest".to_string(), Value::from(all)), ("phase".to_string(), phases.join(", ").into())];
     Message {

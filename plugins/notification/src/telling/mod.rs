@@ -29,15 +29,16 @@ pub use note::handle;
 use note::{COUNTS, NOTES, NoteCounts, PendingNote};
 use outbox::{MessageSending, OutboxBook};
 
-/// Where the book is.
+/// The key of the book.
 const BOOK: &str = "book";
-/// Counts, and parts of objects, that one tick takes in; the next one takes the rest. Each costs two calls to the host, of
-/// which a tick has 4096; notes, messages and reports need theirs. The test of a flood counts them.
+/// How many counts, and parts of objects, one tick reads; the next tick reads the rest. Each takes two of the
+/// 4096 calls to the host that a tick has; notes, messages and reports need theirs. The test of a flood
+/// counts them.
 const TAKEN_A_TICK: u32 = 128;
-/// Messages of one tick, and how long it goes on sending: states wait meanwhile, and a tick has a time-out.
+/// How many messages one tick sends, and for how long: states wait meanwhile, and a tick has a time limit.
 const SENDS: usize = 50;
 const SENDING_MS: u64 = 3000;
-/// The rates of services make a message wait for up to a minute. A longer pause is one that people hear of.
+/// The longest pause that is not reported. The rate limits of services delay a message by up to a minute.
 const RATE_MS: u64 = 60_000;
 
 pub fn tick(config: &Config) -> Result<(), String> {
@@ -56,8 +57,8 @@ pub fn tick(config: &Config) -> Result<(), String> {
         book.count_parts(heard);
         kv::delete(&key)?;
     }
-    let mut notes: Vec<(String, PendingNote)> = stored_below(NOTES, note::MOST)?;
-    // A version before noted the uid alone.
+    let mut notes: Vec<(String, PendingNote)> = stored_below(NOTES, note::MOST_NOTES)?;
+    // An earlier version noted the uid alone.
     for (_, note) in notes.iter_mut().filter(|(_, note)| !note.group.contains('/')) {
         note.group = format!("{}/{}", facts::text(&note.facts, "namespace"), note.group);
     }
@@ -82,14 +83,14 @@ pub fn tick(config: &Config) -> Result<(), String> {
     if stored.as_deref() != Some(&bytes) {
         kv::set(BOOK, &bytes)?;
     }
-    // A tick that fails is undone, and the next one would send the same again.
+    // A tick that fails is undone, and the next one would send the same messages again.
     if let Err(error) = report::keep_reports(&book.reports) {
         log::warn(report::UNLISTED, &[("why", &error.text())]);
     }
     Ok(())
 }
 
-/// Reads the values that calls have kept, with their keys.
+/// Reads the values that calls have stored below a prefix, with their keys.
 fn stored_below<T: DeserializeOwned>(prefix: &str, most: u32) -> Result<Vec<(String, T)>, String> {
     let mut found = Vec::new();
     for key in kv::keys(prefix, most)? {
@@ -117,7 +118,8 @@ fn take_counts(book: &mut OutboxBook) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends what is due. A channel that does not take one message now gets no other in this tick, and costs the others none.
+/// Sends what is due. After a failure, a channel gets no other message in this tick, so that it does not
+/// delay the others.
 fn send(config: &Config, book: &mut OutboxBook, begun_ms: u64) {
     let (mut down, mut sent) = (BTreeSet::new(), 0);
     for sending in book.due_sendings(config, begun_ms) {
@@ -142,7 +144,7 @@ fn send_message(config: &Config, sending: &MessageSending) -> SendAnswer {
     let recipient = sending.recipient.as_str();
     let answer = match config.find_recipient(recipient) {
         Ok((channel, address)) => channels::send(channel, address, &sending.message),
-        // The configuration has changed since.
+        // The configuration has changed since the message was noted.
         Err(why) => SendAnswer::Refused(why),
     };
     let fields = |why: &'static str, text: &str| {

@@ -1,4 +1,4 @@
-//! Notes the news for a tick. A note has everything that the tick needs, because a tick has no document.
+//! Notes the news for a tick. A note contains everything that the tick needs, because a tick has no document.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,21 +16,22 @@ use crate::facts::{self, Facts};
 use crate::mutes::StoredMutes;
 use crate::report::{self, Report, is_full};
 
-/// The keys of notes begin with it; the position of the state follows.
+/// The prefix of notes' keys; the position of the state follows.
 pub const NOTES: &str = "note/";
-/// The keys of counts begin with it.
+/// The prefix of counts' keys.
 pub const COUNTS: &str = "count/";
-/// Notes that wait for a tick. Each has up to 3 KiB of the 1 MiB of `kv`. What is beyond is counted.
-pub const MOST: u32 = 128;
+/// The most notes that wait for a tick. Each has up to 3 KiB of the 1 MiB of `kv`. Further ones are only
+/// counted.
+pub const MOST_NOTES: u32 = 128;
 
-/// A tick asks so long for causes. The next one asks for the others.
+/// How long a tick asks for causes. The next tick asks for the others.
 const ASKING_MS: u64 = 2_000;
 
-/// A state that is to be told.
+/// A state to be reported.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PendingNote {
     pub seq: u64,
-    /// The object that is told of: the owner of a part. See [`decide::told_group`].
+    /// The group of the state: see [`decide::message_group`].
     pub group: String,
     pub to: BTreeSet<String>,
     pub heard_ms: u64,
@@ -38,36 +39,37 @@ pub struct PendingNote {
     /// See [`decide::stands_in`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stands_in: bool,
-    /// The object goes on: its outcomes before this state are told to nobody. See [`decide::withdraws_outcome`].
+    /// The object continues: its outcomes before this state are not reported. See
+    /// [`decide::withdraws_outcome`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub withdraws: bool,
 }
 
-/// Counts of everything that a call has heard and does not tell one by one.
+/// Counts of the news of a call that are not reported one by one.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoteCounts {
-    /// It happened long ago.
+    /// Too old to be reported.
     pub old: u64,
-    /// There was no room, by recipient.
+    /// Without room for a note, by recipient.
     pub more: Vec<(String, u64)>,
-    /// The same, for when quiet hours end.
+    /// The same, to be reported when quiet hours end.
     #[serde(default)]
     pub held: Vec<(String, u64)>,
 }
 
-/// Everything that one call has heard, beside its notes.
+/// Everything that one call has collected beside its notes.
 struct CallNotes<'a> {
     config: &'a Config,
     pointers: BTreeSet<String>,
     counts: NoteCounts,
     parts: Vec<MessageParts>,
     reports: Vec<Report>,
-    /// The first object with a recipient that can't be told, why, and how many there are. Each line of the log is a call
-    /// to the host.
+    /// The first object with a recipient that can't be notified, the reason, and the number of such
+    /// recipients. Each line of the log is a call to the host.
     refused: Option<(String, String, u64)>,
-    /// Read when they are first needed.
+    /// Read when first needed.
     mutes: Option<StoredMutes>,
-    /// The programs that have no room for another message. Read when they are first needed.
+    /// The programs whose messages have no more room. Read when first needed.
     full: Option<Vec<String>>,
 }
 
@@ -89,12 +91,13 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
         Err(verdict) => verdict,
     };
     let mut verdicts: Vec<_> = states.iter().map(verdict).collect();
-    // One that does not come again, so that no other call writes the same keys. What is counted is of such alone.
+    // The key is the position of a state that does not come again, so that no other call writes the same key.
+    // Only such states are counted.
     let first = states.iter().zip(&verdicts).find(|(_, verdict)| **verdict == Verdict::Done);
     let first = first.map(|(state, _)| state.seq).unwrap_or_default();
     let kept = count(first, &call.counts).and_then(|()| parts::keep(&call.parts, first));
     if let Err(error) = kept {
-        // Without the count nobody would hear that there was more.
+        // Without the count, the further messages would be lost.
         verdicts.fill_with(|| Verdict::retry(error.text()));
     } else if let Err(error) = report::keep_reports(&call.reports) {
         log::warn(report::UNLISTED, &[("why", &error.text())]);
@@ -109,7 +112,7 @@ pub fn handle(config: &Config, states: &[State]) -> Vec<Verdict> {
 impl CallNotes<'_> {
     fn note_state(&mut self, state: &State) -> Result<(), Verdict> {
         let config = self.config;
-        if !decide::may_be_told(config, state) {
+        if !decide::may_be_news(config, state) {
             return if decide::withdraws_outcome(config, state) {
                 self.note_withdrawal(state)
             } else {
@@ -134,15 +137,20 @@ impl CallNotes<'_> {
                 return Ok(());
             }
             DecidedNews::Part => {
-                parts::count(&mut self.parts, &decide::told_group(&seen), &facts::plain_facts(state), now_ms);
+                parts::count(
+                    &mut self.parts,
+                    &decide::message_group(&seen),
+                    &facts::plain_facts(state),
+                    now_ms,
+                );
                 return Ok(());
             }
             DecidedNews::News(to) => to,
         };
         let facts = facts::bound_facts(facts::facts_of(state, &self.pointers)?);
-        let group = decide::told_group(&seen);
+        let group = decide::message_group(&seen);
         let to = self.unmuted_recipients(&facts, &group, to, now_ms)?;
-        if let Some(program) = self.without_room(&to)? {
+        if let Some(program) = self.program_without_room(&to)? {
             return Err(Verdict::retry_after(
                 outbox_limits::WAIT_MS,
                 format!("as many messages as there is room for wait for `{program}`"),
@@ -158,7 +166,7 @@ impl CallNotes<'_> {
             withdraws: false,
         };
         if !to.is_empty() && self.keep_note(note)? {
-            let (held, told): (Vec<_>, Vec<_>) =
+            let (held, sendable): (Vec<_>, Vec<_>) =
                 to.into_iter().partition(|to| config.is_held(to, facts::phase(state), now_ms));
             let quiet = config.quiet.as_ref().map_or(now_ms, |quiet| quiet.hours.end_ms(now_ms));
             let quiet = format!("until quiet hours end, at {}", rfc3339(quiet));
@@ -166,17 +174,17 @@ impl CallNotes<'_> {
             let settled = rfc3339(now_ms.saturating_add(config.settle.ms));
             let settled =
                 format!("until it has settled, at {settled} or later, and its recipient's turn has come");
-            self.note_report(&facts, told, ("waiting", &settled), now_ms);
+            self.note_report(&facts, sendable, ("waiting", &settled), now_ms);
         }
         Ok(())
     }
 
-    /// Notes that the object goes on. Without room its outcome is told, as it is where nobody looks further.
+    /// Notes that the object continues. Without room for this note, its outcome is reported.
     fn note_withdrawal(&self, state: &State) -> Result<(), Verdict> {
         let seen = read_seen_state(state)?;
         let note = PendingNote {
             seq: state.seq,
-            group: decide::told_group(&seen),
+            group: decide::message_group(&seen),
             to: BTreeSet::new(),
             heard_ms: clock::now_ms(),
             facts: facts::plain_facts(state),
@@ -187,9 +195,10 @@ impl CallNotes<'_> {
         Ok(())
     }
 
-    /// A program that has no room for another message. Programs get each message, so the state comes again, and nobody is
-    /// told before: the host takes back what a call has written that is to come again.
-    fn without_room<'t>(&mut self, to: &'t BTreeSet<String>) -> Result<Option<&'t String>, Error> {
+    /// A program whose messages have no more room. A program gets every message, so the state is retried.
+    /// Nobody is notified before that, because the host rolls back the writes of a call whose states come
+    /// again.
+    fn program_without_room<'t>(&mut self, to: &'t BTreeSet<String>) -> Result<Option<&'t String>, Error> {
         if to.iter().all(|to| self.config.is_for_people(to)) {
             return Ok(None);
         }
@@ -202,7 +211,7 @@ impl CallNotes<'_> {
         Ok(without)
     }
 
-    /// Those for whom nobody has muted it.
+    /// The recipients who have not muted the state.
     fn unmuted_recipients(
         &mut self,
         facts: &Facts,
@@ -214,26 +223,26 @@ impl CallNotes<'_> {
             Some(mutes) => mutes,
             None => StoredMutes::read()?,
         };
-        let mut told = BTreeSet::new();
+        let mut unmuted = BTreeSet::new();
         for to in to {
             match mutes.muted_by(facts, group, &to) {
                 Some(why) => self.note_report(facts, [to], ("muted", &why), now_ms),
-                None => drop(told.insert(to)),
+                None => drop(unmuted.insert(to)),
             }
         }
         self.mutes = Some(mutes);
-        Ok(told)
+        Ok(unmuted)
     }
 
-    /// Keeps the note where there is room. Where there is none, people are told a number, and for a program the state
-    /// comes again, and people are told then.
+    /// Stores the note if there is room. Otherwise people get a number, and if a program is among the
+    /// recipients, the state is retried for all.
     fn keep_note(&mut self, note: PendingNote) -> Result<bool, Error> {
         if self.store_note(&note)? {
             return Ok(true);
         }
         if let Some(program) = note.to.iter().find(|to| !self.config.is_for_people(to)) {
             return Err(Error::Unavailable(format!(
-                "{MOST} notes wait for a tick, and `{program}` gets each message"
+                "{MOST_NOTES} notes wait for a tick, and `{program}` gets each message"
             )));
         }
         let phase = facts::text(&note.facts, "phase");
@@ -244,10 +253,10 @@ impl CallNotes<'_> {
         Ok(false)
     }
 
-    /// Whether there is room for the note.
+    /// Stores the note, and returns whether there was room for it.
     fn store_note(&self, note: &PendingNote) -> Result<bool, Error> {
         let bytes = serde_json::to_vec(note).map_err(|error| Error::Invalid(error.to_string()))?;
-        if kv::keys(NOTES, MOST)?.len() >= MOST as usize {
+        if kv::keys(NOTES, MOST_NOTES)?.len() >= MOST_NOTES as usize {
             return Ok(false);
         }
         match kv::set(&format!("{NOTES}{:020}", note.seq), &bytes) {
@@ -269,12 +278,12 @@ impl CallNotes<'_> {
     }
 }
 
-/// Adds the cause to notes of bad ends that have settled, and leaves the groups out whose cause will be known soon: the next
-/// tick takes those in.
+/// Adds the cause to notes of settled bad ends. Groups whose cause will be known soon are removed; the next
+/// tick reads them again.
 pub fn add_causes(config: &Config, notes: &mut Vec<(String, PendingNote)>, begun_ms: u64) {
     let mut waiting = BTreeSet::new();
     for (_, note) in notes.iter_mut().filter(|(_, note)| is_own(&note.facts, &note.group)) {
-        // A clock that was set back holds nothing up.
+        // A clock that was set back must not delay a message.
         let age_ms = begun_ms.saturating_sub(note.heard_ms);
         let has_settled = age_ms >= config.settle.ms || note.heard_ms > begun_ms;
         if note.to.is_empty() || !has_settled || !outcomes::is_bad_end(&note.facts) {
@@ -312,7 +321,7 @@ fn count(first: u64, counts: &NoteCounts) -> Result<(), Error> {
     kv::set(&format!("{COUNTS}{first:020}"), &bytes)
 }
 
-/// Reads what the decision needs of the object. An object without a document has no labels and no annotations.
+/// Reads what the decision needs from the object. Without a document, it has no labels and no annotations.
 fn read_seen_state(state: &State) -> Result<SeenState<'_>, Error> {
     let texts = |pointer| -> Result<BTreeMap<String, String>, Error> {
         match documents::value(state.seq, pointer) {

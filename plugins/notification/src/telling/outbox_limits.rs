@@ -1,6 +1,6 @@
 //! Shares the outbox among channels: a recipient that accepts nothing must not keep others from being
-//! notified. People whose messages have no room get a number. A program gets each message: its states come
-//! again until there is room.
+//! notified. People get a number instead of messages without room. A program gets each message, so its states
+//! are retried until there is room.
 
 use kubewitness_sdk::{Error, kv};
 
@@ -10,23 +10,28 @@ use crate::config::Config;
 use crate::facts::{self, text};
 use crate::report::Report;
 
-/// Messages that wait for people, and those that wait for all programs together. Each has up to 3 KiB of the 4 MiB of `kv`.
+/// The most messages that wait for people, and the most that wait for all programs together. Each has up to 3
+/// KiB of the 4 MiB of `kv`.
 const OUTBOX: usize = 128;
-/// Messages that a program has room for, however many channels there are.
+/// The least number of messages for which a program has room, however many channels there are.
 const SHARE: usize = 4;
-/// A state comes again for a program without room after this. By the usual pauses it would be parked within a minute.
+/// The pause before a state is retried for a program without room. With the usual pauses it would be parked
+/// within a minute.
 pub const WAIT_MS: u64 = 60_000;
-/// The key under which a tick says which programs are full.
+/// The key under which a tick stores the programs without room.
 const FULL: &str = "full";
 
 impl OutboxBook {
-    /// The channel that most messages wait for gives up its oldest one, which is counted. Objects name any number of
-    /// addresses, so those of one channel share its part.
+    /// Drops the oldest message of the channel for which the most messages wait, and counts it. Objects may
+    /// name any number of addresses, so all addresses of a channel share its room.
     pub fn make_room(&mut self, config: &Config, now_ms: u64) {
-        let is_one = |one: &&OutgoingMessage| one.to.iter().any(|to| config.is_for_people(to));
-        while self.outbox.iter().filter(is_one).count() >= OUTBOX {
+        let is_for_people =
+            |outgoing: &&OutgoingMessage| outgoing.to.iter().any(|to| config.is_for_people(to));
+        while self.outbox.iter().filter(is_for_people).count() >= OUTBOX {
             let Some(channel) = self.fullest_channel(config) else { return };
-            let Some(place) = self.outbox.iter().position(|one| one.waits_for(channel)) else { return };
+            let Some(place) = self.outbox.iter().position(|outgoing| outgoing.waits_for(channel)) else {
+                return;
+            };
             self.drop_recipients(config, place, channel, now_ms);
         }
     }
@@ -37,15 +42,17 @@ impl OutboxBook {
     }
 
     fn count_waiting(&self, channel: &str) -> usize {
-        self.outbox.iter().filter(|one| one.waits_for(channel)).count()
+        self.outbox.iter().filter(|outgoing| outgoing.waits_for(channel)).count()
     }
 
-    /// The programs that have no room for another message, for the calls that note messages.
+    /// Stores the programs without room for another message, for calls that note messages.
     pub fn save_full_channels(&self, config: &Config) -> Result<(), Error> {
         let share = (OUTBOX / config.channels.len().max(1)).max(SHARE);
         let programs = config.channels.iter().filter(|channel| !channel.kind.is_for_people());
-        let full: Vec<&str> =
-            programs.map(|one| one.name.as_str()).filter(|one| self.count_waiting(one) >= share).collect();
+        let full: Vec<&str> = programs
+            .map(|channel| channel.name.as_str())
+            .filter(|name| self.count_waiting(name) >= share)
+            .collect();
         match (full.is_empty(), kv::get(FULL)?) {
             (true, None) => Ok(()),
             (true, Some(_)) => kv::delete(FULL),
@@ -72,7 +79,7 @@ impl OutboxBook {
     }
 }
 
-/// Reads the list that the last tick wrote.
+/// Reads the list that the last tick stored.
 pub fn full_channels() -> Result<Vec<String>, Error> {
     let Some(bytes) = kv::get(FULL)? else { return Ok(Vec::new()) };
     facts::read(&bytes).map_err(|why| Error::Other(format!("the list of full programs can't be read: {why}")))

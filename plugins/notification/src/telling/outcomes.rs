@@ -24,20 +24,23 @@ impl OutboxBook {
         }
     }
 
-    /// Says once of each message until when a recipient hears nothing. What quiet hours hold is said already.
+    /// Reports once for each message until when its recipient gets nothing. Messages in quiet hours have such
+    /// a report already.
     pub(super) fn report_pause(&mut self, config: &Config, to: &str, until_ms: u64, now_ms: u64) {
         let why =
             format!("until {}: its recipient has had as many messages as `digest` allows", rfc3339(until_ms));
-        for one in self.outbox.iter().filter(|one| one.since_ms == now_ms && one.to.contains(to)) {
-            let facts = &one.message.facts;
+        for outgoing in
+            self.outbox.iter().filter(|outgoing| outgoing.since_ms == now_ms && outgoing.to.contains(to))
+        {
+            let facts = &outgoing.message.facts;
             if !config.is_held(to, text(facts, "phase"), now_ms) {
-                let title = one.message.title.clone();
+                let title = outgoing.message.title.clone();
                 self.reports.push(Report::of(config, facts, to, ("waiting", &why), title, now_ms));
             }
         }
     }
 
-    /// `next_ms` is when it is sent again, where it is.
+    /// `next_ms` is the time of the next try, if there is one.
     pub(super) fn report_answer(
         &mut self,
         config: &Config,
@@ -46,7 +49,8 @@ impl OutboxBook {
         next_ms: u64,
         now_ms: u64,
     ) {
-        // What a digest tells, and what a service says of it, is also of objects that who sees this one may not see.
+        // The text of a digest and a service's answer to it also concern objects that a reader of this report
+        // may not see.
         let (result, why) = match Report::result(answer) {
             ("sent", _) if sending.is_digest => ("sent", "within a digest"),
             (result, _) if sending.is_digest => (result, "the digest was not taken, and the log says why"),
@@ -54,8 +58,8 @@ impl OutboxBook {
         };
         let again = if result == "waiting" { format!("until {}: ", rfc3339(next_ms)) } else { String::new() };
         let why = again + why;
-        for one in self.outbox.iter().filter(|one| sending.tells.contains(&one.message.id)) {
-            let (facts, title) = (&one.message.facts, one.message.title.clone());
+        for outgoing in self.outbox.iter().filter(|outgoing| sending.tells.contains(&outgoing.message.id)) {
+            let (facts, title) = (&outgoing.message.facts, outgoing.message.title.clone());
             let report = Report::of(config, facts, &sending.recipient, (result, &why), title, now_ms);
             self.reports.push(report);
         }

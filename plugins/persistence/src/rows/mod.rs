@@ -1,4 +1,5 @@
-//! Names the facts that rows have of a state, which the host fills in, and makes the texts that the plugin compares.
+//! Names the facts about states that rows contain, which the host fills in, and makes the texts that the
+//! plugin compares.
 
 pub mod overlap;
 
@@ -7,10 +8,10 @@ use kubewitness_sdk::{Change, State};
 
 use crate::schema;
 
-/// The host cuts words to so much, too.
+/// The host uses the same limit for words.
 const WORD_BYTES: usize = 1024;
 
-/// The facts of [`schema::COLUMNS`] and [`schema::OWNER_UID`], in their order.
+/// The facts for [`schema::COLUMNS`] and [`schema::OWNER_UID`], in their order.
 const FACTS: [StateFact; schema::COLUMNS.len() + 1] = [
     StateFact::Id,
     StateFact::Seq,
@@ -42,18 +43,18 @@ pub fn status_columns() -> Vec<FilledColumn> {
     names.zip(FACTS).map(|(name, fact)| FilledColumn::of_fact(name, fact)).collect()
 }
 
-/// The phase before, which object_history has beside these columns.
+/// The column of the previous phase, which object_history has in addition.
 pub fn previous_column() -> FilledColumn {
     FilledColumn::of_fact(schema::PREVIOUS.0, StateFact::PreviousPhase)
 }
 
-/// The positions by which the host knows the states.
+/// The positions by which the host identifies the states.
 pub fn positions(states: &[&State]) -> Vec<u64> {
     states.iter().map(|state| state.seq).collect()
 }
 
-/// Whether this state says how the object is now. A late state says how it was, and a gap only says that
-/// something is not known.
+/// Whether this state is the present one of its object. A late state is an earlier one, and a gap only means
+/// that the state is unknown.
 pub fn is_current(state: &State) -> bool {
     let late = state.extra.iter().any(|(key, value)| key == "late" && value == "true");
     !late && state.change != Change::Gap
@@ -67,7 +68,7 @@ pub fn phase(state: &State) -> String {
     if state.change == Change::Gone { "Deleted".into() } else { text(&state.status.phase) }
 }
 
-/// A word as a column holds it.
+/// A text as a column stores it.
 pub fn text(value: &str) -> String {
     sql::column_text(value, WORD_BYTES)
 }

@@ -1,8 +1,8 @@
-//! Finds states that leave one source while another source still shows the object. `object_status` has one
-//! row for each object, so such a state must not end the row: the object still exists.
+//! Finds states in which an object leaves one source while another source still selects it. `object_status`
+//! has one row for each object, so such a state must not end the row: the object still exists.
 //!
-//! The source that has written the row last decides. A version that leaves a narrow source is witnessed by a
-//! wider one, too, before or after it. This costs a query only if a batch has such a state.
+//! The source that wrote the row last decides. A version that leaves a narrow source is witnessed by a wider
+//! one, too, before or after it. This costs a query only if a batch has such a state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use kubewitness_sdk::{Change, Error, State};
 use super::{is_current, text, uid};
 use crate::schema::{PrefixedNames, STATUS};
 
-/// Objects of one question.
-const ASKED: usize = 256;
+/// The number of objects in one query.
+const OBJECTS_PER_QUERY: usize = 256;
 
 /// The content of an object's row.
 struct StatusRow {
@@ -22,7 +22,7 @@ struct StatusRow {
     is_present: bool,
 }
 
-/// The places of such states. The states are in the order of the journal.
+/// The indexes of such states. The states are in the order of the journal.
 pub fn shown_elsewhere(
     database: &str,
     states: &[&State],
@@ -58,8 +58,8 @@ fn shown_now(
 ) -> Result<BTreeMap<String, StatusRow>, Error> {
     let table = names.of(STATUS);
     let mut shown = BTreeMap::new();
-    for asked in uids.chunks(ASKED) {
-        // Numbers of parameters are powers of two, so that the database prepares few statements.
+    for asked in uids.chunks(OBJECTS_PER_QUERY) {
+        // The number of parameters is a power of two, so that the database prepares few statements.
         let count = asked.len().next_power_of_two();
         let places = vec!["?"; count].join(",");
         let question = format!("SELECT uid, seq, source, \"change\" FROM {table} WHERE uid IN ({places})");

@@ -1,4 +1,4 @@
-//! The tables as each version of this plugin makes them, in each dialect.
+//! The tables as each version of this plugin creates them, in each dialect.
 //!
 //! People and other programs read the tables, so their columns are a contract: a change is a new version,
 //! which only adds. The plugin is a guest without tools of its own, and several instances may start at once.
@@ -17,9 +17,9 @@ pub use self::types::{ColumnContent, Type, of_type};
 pub use self::versions::{VERSION, add_column, folder, indexes, indexes_by_time, outcome_tables, version};
 pub use self::views::{causes_view, views};
 
-/// The `id` alone makes a row of the history unique. The version only comes first so that new rows go to the
-/// end of the index. With an index over ids alone, whose uids are random, an insert takes three times as long
-/// and grows with the table. No id has two versions.
+/// The `id` alone makes a row of the history unique. The version comes first only so that new rows go to the
+/// end of the index. With an index over ids alone, whose uids are random, an insert would take three times as
+/// long, and longer as the table grows. An id has one version.
 pub const HISTORY_KEY: [&str; 2] = ["resource_version", "id"];
 
 /// The changes of one object are read together, in order.
@@ -80,7 +80,8 @@ pub const TRANSITION: [(&str, ColumnContent); 19] = [
     ("gpus", ColumnContent::MaybeCount),
 ];
 
-/// The columns of object_outcomes. It is made where the configuration asks for causes, so it is part of no version.
+/// The columns of object_outcomes. The table exists only if the configuration requests causes, so it is not
+/// part of a version.
 pub const OUTCOME: [(&str, ColumnContent); 22] = [
     ("uid", ColumnContent::Uid),
     ("seq", ColumnContent::Position),
@@ -106,7 +107,7 @@ pub const OUTCOME: [(&str, ColumnContent); 22] = [
     ("ended_ms", ColumnContent::Position),
 ];
 
-/// Whether object_status or object_history has such a column without being told to.
+/// Whether object_status or object_history has such a column without configuration.
 pub fn has_column(name: &str) -> bool {
     COLUMNS.iter().chain([&PREVIOUS, &OWNER_UID, &DOCUMENT]).any(|(column, _)| *column == name)
 }

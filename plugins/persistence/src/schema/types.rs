@@ -46,7 +46,7 @@ pub enum ColumnContent {
     MaybeDocument,
 }
 
-/// Returns the content of a column of the configuration. Each may be NULL.
+/// The content of a configured column. Each may be NULL.
 pub fn of_type(of: Type) -> ColumnContent {
     match of {
         Type::Text | Type::Time => ColumnContent::MaybeWord,
@@ -78,7 +78,7 @@ impl ColumnContent {
             (Dialect::Mysql, Self::Name) => "VARCHAR(1024) COLLATE utf8mb4_bin NOT NULL",
             (Dialect::Mysql, Self::Word) => "TEXT COLLATE utf8mb4_bin NOT NULL",
             (Dialect::Mysql, Self::MaybeWord) => "TEXT COLLATE utf8mb4_bin",
-            // TEXT ends at 64 KiB there.
+            // MySQL's TEXT ends at 64 KiB.
             (Dialect::Mysql, Self::MaybeDocument) => "LONGTEXT COLLATE utf8mb4_bin",
             (_, Self::MaybeWord | Self::MaybeDocument) => "TEXT",
             (_, Self::Id | Self::Uid | Self::Version | Self::Name | Self::Word) => "TEXT NOT NULL",

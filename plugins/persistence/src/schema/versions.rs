@@ -10,7 +10,7 @@ use super::{
 /// The version that this plugin writes.
 pub const VERSION: i64 = 2;
 
-/// The project's folder with the statements as files.
+/// The project's folder with the same statements as files.
 pub fn folder(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::Sqlite => "deploy/schema/sqlite",
@@ -19,8 +19,8 @@ pub fn folder(dialect: Dialect) -> &'static str {
     }
 }
 
-/// Returns the statements that a version adds to the one before. Each statement may be repeated, but for
-/// those that add a column to a table of SQLite or MySQL: they have no `IF NOT EXISTS` for it.
+/// The statements that a version adds to the previous one. Each may be repeated, except those that add a
+/// column to a table of SQLite or MySQL, which have no `IF NOT EXISTS` for that.
 pub fn version(number: i64, names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     match number {
         1 => first(names, dialect),
@@ -38,7 +38,7 @@ fn first(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     ]
 }
 
-/// Columns of the configuration, transitions, documents, and the link from a pod to its job.
+/// Configured columns, transitions, documents, and the link from a pod to its job.
 fn second(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     let columns = [("name", ColumnContent::Version), ("type", ColumnContent::Word)];
     vec![
@@ -63,13 +63,13 @@ pub fn outcome_tables(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2]
     ]
 }
 
-/// Every row that is there has NULL in the new column, so no database has to write them anew.
+/// Existing rows have NULL in the new column, so no database has to rewrite them.
 pub fn add_column(table: &str, name: &str, holds: ColumnContent, dialect: Dialect) -> String {
     let missing = if dialect == Dialect::Postgres { "IF NOT EXISTS " } else { "" };
     format!("ALTER TABLE {table} ADD COLUMN {missing}\"{name}\" {}", holds.sql(dialect))
 }
 
-/// For people who look up one object.
+/// For people who look up a single object.
 pub fn indexes(names: PrefixedNames<'_>, dialect: Dialect) -> [String; 2] {
     // MySQL has no IF NOT EXISTS here, and can't index whole names.
     let (missing, name) = match dialect {

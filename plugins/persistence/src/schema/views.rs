@@ -1,5 +1,5 @@
-//! Views for dashboards. They are created if the configuration requests them; for everybody else they are a
-//! file.
+//! Views for dashboards. They are created if the configuration requests them; everybody else can create them
+//! from a file.
 
 use kubewitness_sdk::sql::Dialect;
 
@@ -9,10 +9,10 @@ use super::{OUTCOMES, PrefixedNames, STATUS, TRANSITIONS};
 const WAITS: &str = "'Queued', 'Admitted', 'Pending'";
 const RUNS: &str = "'Running', 'Restarting'";
 const DAY_MS: u64 = 86_400_000;
-/// A longer run is a clock that was wrong. MySQL ends a recursion after 1,000 steps, and each day is one.
+/// A longer run comes from a wrong clock. MySQL ends a recursion after 1,000 steps, and each day is one.
 const LONGEST_DAYS: u64 = 900;
 
-/// Names and texts of all views. A view comes after those that it reads.
+/// Names and texts of all views. A view follows those that it reads.
 pub fn views(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
     let create = create(dialect);
     let view = |name: &str, text: String| format!("{create} {} AS {text}", names.of(name));
@@ -23,7 +23,7 @@ pub fn views(names: PrefixedNames<'_>, dialect: Dialect) -> Vec<String> {
         view("object_queue_times", queue_times(names)),
         view("object_failures", failures(names)),
     ];
-    // SQLite replaces no view, and this one has counted less before.
+    // SQLite can't replace a view, and an earlier version of this one counted less.
     if dialect == Dialect::Sqlite {
         views.push(format!("DROP VIEW IF EXISTS {}", names.of(gpu_hours_name)));
     }
@@ -38,7 +38,7 @@ fn create(dialect: Dialect) -> &'static str {
     }
 }
 
-/// How many objects ended badly for which cause, by day. It reads the table that `causes` makes.
+/// The number of objects that ended badly, by cause and day. It reads the table of `causes`.
 pub fn causes_view(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let day = "substr(ended_at, 1, 10)";
     format!(
@@ -50,7 +50,7 @@ pub fn causes_view(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     )
 }
 
-/// How many objects are in which phase now, of those that have not ended.
+/// The number of present objects that have not ended, by phase.
 fn current(names: PrefixedNames<'_>) -> String {
     let status = names.of(STATUS);
     format!(
@@ -78,7 +78,8 @@ fn times(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     )
 }
 
-/// The time that so many of a hundred objects waited at most. Every dialect numbers rows; not each has percentiles.
+/// The longest time that a given percentage of objects waited. Every dialect can number rows; some have no
+/// percentiles.
 fn queue_times(names: PrefixedNames<'_>) -> String {
     let percentile =
         |of: u32| format!("min(CASE WHEN place * 100 >= objects * {of} THEN queued_ms END) AS p{of}_ms");
@@ -103,9 +104,9 @@ fn failures(names: PrefixedNames<'_>) -> String {
     )
 }
 
-/// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part on each. What runs is
-/// counted up to now, from the newest transition of an object that is there. Products are floating: one row with too many
-/// GPUs must not take the view from everybody.
+/// GPUs times hours, by the days in UTC on which they were used. A run of several days has a part in each. A
+/// run that has not ended is counted up to now, from the newest transition of an existing object. Products
+/// are floating-point numbers: one row with too many GPUs must not make the view fail for everybody.
 fn gpu_hours(names: PrefixedNames<'_>, dialect: Dialect) -> String {
     let (day_of, day, hours, now) = match dialect {
         Dialect::Sqlite => (

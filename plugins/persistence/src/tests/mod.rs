@@ -52,7 +52,7 @@ impl Database {
     }
 
     fn handle(self: &Rc<Self>, config: &Config, states: &[State]) -> Vec<Verdict> {
-        SEEN.set(None);
+        FOUND_TABLES.set(None);
         *self.states.borrow_mut() = states.to_vec();
         testing::with_host(self.clone(), || Persistence::handle(config, states))
     }

@@ -123,11 +123,11 @@ fn tables_that_vanished_are_made_again_at_the_next_try() {
     *database.refuse.borrow_mut() = Some(Box::new(gone));
     let verdicts = database.handle(&Config::default(), &states);
     assert!(waits(&verdicts).contains("no such table"), "{verdicts:?}");
-    assert!(SEEN.take().is_none() && MISSING.get());
+    assert!(FOUND_TABLES.take().is_none() && MISSES_TABLE.get());
     *database.refuse.borrow_mut() = None;
     database.handle(&Config::default(), &states);
     assert_eq!(*database.statements.borrow(), made, "whatever the version says");
-    assert!(!MISSING.get());
+    assert!(!MISSES_TABLE.get());
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn where_a_column_is_not_known_yet_or_was_dropped_the_tables_are_looked_at_again
         let config = Config { columns: vec![added("queue", "/a", Type::Text)], ..Config::default() };
         let verdicts = database.handle(&config, &one());
         assert!(waits(&verdicts).contains("has no column"), "{verdicts:?}");
-        assert!(SEEN.take().is_none() && !MISSING.get());
+        assert!(FOUND_TABLES.take().is_none() && !MISSES_TABLE.get());
     }
 }
 

@@ -113,7 +113,7 @@ fn gpus_are_the_limits_of_the_containers_times_the_pods_at_once() {
         (of_job(4), "Job", 12),
         (format!(r#"{{"spec": {{"template": {{"spec": {{"containers": {containers}}}}}}}}}"#), "Job", 3),
         (format!(r#"{{"spec": {{"containers": {containers}}}}}"#), "Pod", 3),
-        (of_job(i64::MAX), "Job", crate::gpus::MOST),
+        (of_job(i64::MAX), "Job", crate::gpus::MOST_GPUS),
         (of_job(-4), "Job", 0),
     ] {
         let database = Database::ready();

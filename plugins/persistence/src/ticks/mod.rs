@@ -1,5 +1,5 @@
-//! The work of a tick: it writes why objects ended badly, and deletes old rows. States wait meanwhile, so each part has a
-//! bound in time.
+//! The work of a tick: it writes why objects ended badly, and deletes old rows. States wait meanwhile, so the
+//! time of each part is bounded.
 
 pub mod outcomes;
 pub mod retention;

@@ -1,12 +1,13 @@
-//! Writes why objects ended badly: with `causes`, a tick asks the host what it has explained since the last one, and
-//! object_outcomes has a row for each object that ended badly. States cost nothing for it.
+//! Writes why objects ended badly: with `causes`, a tick asks the host for the outcomes that changed since
+//! the last tick, and object_outcomes has a row for each object that ended badly. States cost nothing for it.
 //!
-//! The place up to which outcomes are written is a row of the same database, in the same transaction. So a tick that is undone
-//! is made again from the same place, and the last answer about an object is the one that stays. Where the host begins its
-//! order anew, as another replica does, everything comes once more. Then only rows that differ are asked for.
+//! The place up to which outcomes are written is a row of the same database, in the same transaction. So a
+//! tick that is undone is repeated from the same place, and the last answer about an object stays. If the
+//! host begins its order anew, as another replica does, all outcomes come once more. Then only rows that
+//! differ are written.
 //!
-//! Rows are removed only where an outcome changes. The host can prove the rows of earlier receipts as long as nothing is
-//! removed: after a DELETE it would not know which of them should still be there.
+//! Rows are removed only if an outcome changes. The host proves the rows of earlier receipts by their
+//! existence, and after a DELETE it would not know which of them should still exist.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -19,29 +20,29 @@ use crate::config::Config;
 use crate::schema::{CURSORS, DATABASE, OUTCOME, OUTCOMES, PrefixedNames};
 use crate::{rows, tables};
 
-/// Outcomes that are asked for together. Each may cost the host a look at hundreds of states, and a tick looks at its time
-/// between pages alone.
+/// How many outcomes are read at once. The host may read hundreds of states for each, and a tick checks its
+/// time only between pages.
 const PAGE: u32 = 8;
-/// Pages of a tick, and how long it goes on: states wait meanwhile.
+/// How many pages a tick reads, and for how long: states wait meanwhile.
 const PAGES: usize = 200;
 const TICKING_MS: u64 = 2000;
 const MESSAGE_BYTES: usize = 4096;
 /// The row of [`CURSORS`].
 const CURSOR: &str = "outcomes";
-/// Stands before the place while outcomes come that were written before.
+/// The prefix of the place while outcomes come that were written before.
 const CATCHING_UP: char = '+';
 
 thread_local! {
-    /// Whether this instance has found or made the tables.
+    /// Whether this instance has found or created the tables.
     pub static READY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// How far outcomes are written.
+/// The place up to which outcomes are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OutcomeCursor {
     place: String,
     is_catching_up: bool,
-    /// How often the place has moved: its row is replaced by one with more.
+    /// How often the place has changed. Its row is replaced by one with a higher number.
     moves: u64,
 }
 
@@ -106,7 +107,7 @@ fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Resul
     if last.is_empty() {
         return Ok(());
     }
-    let written = written(names, &last)?;
+    let written = written_rows(names, &last)?;
     if is_catching_up {
         last.retain(|uid, outcome| {
             let row = (outcome.seq, outcome.kind.clone().unwrap_or_default());
@@ -139,14 +140,14 @@ fn write_page(config: &Config, page: &ChangePage, is_catching_up: bool) -> Resul
 }
 
 /// The rows of these objects: the end, and the word for its cause.
-fn written(
+fn written_rows(
     names: PrefixedNames<'_>,
     asked: &BTreeMap<&str, &ChangedOutcome>,
 ) -> Result<BTreeMap<String, (u64, String)>, Error> {
     let mut found = BTreeMap::new();
     let mut uids: Vec<Value> = asked.keys().map(|uid| sql::uid_text(uid).into()).collect();
     let Some(first) = uids.first().cloned() else { return Ok(found) };
-    // Numbers of parameters are powers of two, so that the database prepares few statements.
+    // The number of parameters is a power of two, so that the database prepares few statements.
     uids.resize(uids.len().next_power_of_two(), first);
     let places = vec!["?"; uids.len()].join(",");
     let question = format!("SELECT uid, seq, cause FROM {} WHERE uid IN ({places})", names.of(OUTCOMES));
@@ -158,56 +159,62 @@ fn written(
     Ok(found)
 }
 
-/// `None`: the object goes on, or its end is older than what is kept.
+/// The row of an outcome. `None` if the object continues, or if its end is older than the kept rows.
 fn row(config: &Config, outcome: &ChangedOutcome) -> Result<Option<Vec<Value>>, Error> {
     let Some(kind) = &outcome.kind else { return Ok(None) };
-    let told = match outcomes::explain(&outcome.source, &outcome.uid)? {
-        Finding::Found(told) => Some(told),
-        // The journal has nothing of the object any more, or it is explained anew and comes again.
+    let explained = match outcomes::explain(&outcome.source, &outcome.uid)? {
+        Finding::Found(explained) => Some(explained),
+        // The journal has no state of the object any more, or explains it anew and reports it again.
         Finding::Nothing | Finding::Pending | Finding::Other(_) => None,
     };
     let oldest_ms = config.keep.map(|keep| clock::now_ms().saturating_sub(keep.ms));
-    if told.as_ref().is_some_and(|told| oldest_ms.is_some_and(|oldest_ms| told.ended_ms < oldest_ms)) {
+    if explained
+        .as_ref()
+        .is_some_and(|explained| oldest_ms.is_some_and(|oldest_ms| explained.ended_ms < oldest_ms))
+    {
         return Ok(None);
     }
-    Ok(Some(values(outcome, kind, told.as_ref())))
+    Ok(Some(values(outcome, kind, explained.as_ref())))
 }
 
 fn word_of(text: &str) -> Value {
     rows::text(text).into()
 }
 
-fn values(outcome: &ChangedOutcome, kind: &str, told: Option<&Explanation>) -> Vec<Value> {
-    let word = |of: fn(&Explanation) -> &str| word_of(told.map(of).unwrap_or_default());
+fn values(outcome: &ChangedOutcome, kind: &str, explained: Option<&Explanation>) -> Vec<Value> {
+    let word = |of: fn(&Explanation) -> &str| word_of(explained.map(of).unwrap_or_default());
     let long = |of: fn(&Explanation) -> &str| -> Value {
-        sql::column_text(told.map(of).unwrap_or_default(), MESSAGE_BYTES).into()
+        sql::column_text(explained.map(of).unwrap_or_default(), MESSAGE_BYTES).into()
     };
     let maybe = |of: fn(&Explanation) -> &str| -> Value {
-        told.map(of).filter(|text| !text.is_empty()).map(rows::text).into()
+        explained.map(of).filter(|text| !text.is_empty()).map(rows::text).into()
     };
     let at = |ms: Option<u64>| -> Value { ms.map(time::rfc3339).unwrap_or_default().into() };
-    let ended_ms = told.map(|told| told.ended_ms);
+    let ended_ms = explained.map(|explained| explained.ended_ms);
     vec![
         sql::uid_text(&outcome.uid).into(),
         outcome.seq.into(),
         word_of(&outcome.source),
-        word(|told| &told.object.kind),
+        word(|explained| &explained.object.kind),
         word_of(&outcome.namespace),
         word_of(&outcome.name),
         word_of(kind),
-        long(|told| &told.headline),
-        long(|told| &told.sentence),
-        long(|told| &told.doubt),
-        told.and_then(|told| told.failed.as_ref()).map(|failed| rows::text(&failed.name)).into(),
-        maybe(|told| &told.container),
-        maybe(|told| &told.container_role),
-        maybe(|told| &told.node),
-        told.and_then(|told| told.exit_code).into(),
-        told.and_then(|told| told.signal).into(),
-        word(|told| &told.reason),
-        long(|told| &told.message),
-        maybe(|told| &told.by),
-        at(told.map(|told| told.cause_ms)),
+        long(|explained| &explained.headline),
+        long(|explained| &explained.sentence),
+        long(|explained| &explained.doubt),
+        explained
+            .and_then(|explained| explained.failed.as_ref())
+            .map(|failed| rows::text(&failed.name))
+            .into(),
+        maybe(|explained| &explained.container),
+        maybe(|explained| &explained.container_role),
+        maybe(|explained| &explained.node),
+        explained.and_then(|explained| explained.exit_code).into(),
+        explained.and_then(|explained| explained.signal).into(),
+        word(|explained| &explained.reason),
+        long(|explained| &explained.message),
+        maybe(|explained| &explained.by),
+        at(explained.map(|explained| explained.cause_ms)),
         at(ended_ms),
         ended_ms.unwrap_or_default().into(),
     ]

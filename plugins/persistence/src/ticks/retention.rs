@@ -7,12 +7,12 @@ use kubewitness_sdk::{Error, clock, time};
 use crate::config::{Config, KeepRows};
 use crate::schema::{DATABASE, HISTORY, OUTCOMES, PrefixedNames, STATUS, TRANSITIONS};
 
-/// Rows of each table that one step looks for and deletes, and steps of a tick. States wait meanwhile.
+/// How many rows of each table one step deletes, and how many steps a tick has. States wait meanwhile.
 const ROWS: usize = 500;
 const STEPS: usize = 20;
 const TICKING_MS: u64 = 2000;
 
-/// Deletes what is too old, as far as the time of one tick goes.
+/// Deletes old rows until the time of one tick is used up.
 pub fn tick(config: &Config, keep: KeepRows) -> Result<(), Error> {
     let begun_ms = clock::now_ms();
     let before_ms = begun_ms.saturating_sub(keep.ms);
@@ -27,7 +27,7 @@ pub fn tick(config: &Config, keep: KeepRows) -> Result<(), Error> {
     Ok(())
 }
 
-/// States, with their documents. Where the last one of an object goes, its status goes, too.
+/// Deletes states, with their documents. With the last state of an object, its status is deleted.
 fn history(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     let (history, status) = (names.of(HISTORY), names.of(STATUS));
     let before = Value::from(time::rfc3339(before_ms));
@@ -47,7 +47,7 @@ fn history(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     Ok(keys.len())
 }
 
-/// The newest transition of an object that exists says since when it is in its phase.
+/// Deletes transitions, except the newest one of an existing object, which shows since when it has its phase.
 fn transitions(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     let (transitions, status) = (names.of(TRANSITIONS), names.of(STATUS));
     let asked = format!(
@@ -64,7 +64,7 @@ fn transitions(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error>
     Ok(keys.len())
 }
 
-/// Why an object that exists ended badly stays with it.
+/// Deletes outcomes, except those of existing objects.
 fn outcomes(names: PrefixedNames<'_>, before_ms: u64) -> Result<usize, Error> {
     let (outcomes, status) = (names.of(OUTCOMES), names.of(STATUS));
     let asked = format!(

@@ -18,21 +18,21 @@ pub use times::BuildTimes;
 
 use plugins::PluginProfile;
 
-/// The profile of what people install and of what benchmarks measure, and its folder in the target folder.
-pub const OPTIMISED: &str = "release";
-/// The variable with the file to which benchmarks and tests append what they measure.
+/// The profile of installed programs and of benchmarks, and its folder in the target folder.
+pub const OPTIMISED_PROFILE: &str = "release";
+/// The variable with the file to which benchmarks and tests append their measurements.
 pub const RECORDS: &str = "KUBEWITNESS_FIGURES";
-/// A folder that every user may read, for things that can be fetched again.
+/// A folder that every user may read, for downloads that can be repeated.
 const SHARED: &str = "/var/cache/kubewitness-tests";
 
-/// The package that asks for the features of the whole workspace: see its manifest.
+/// The package that requests the features of the whole workspace: see its manifest.
 const FEATURES: &str = "kubewitness-features";
-/// Asks for them where tests of some packages are built.
+/// Requests them in builds of single packages' tests.
 pub const FEATURES_OF_TESTS: [&str; 4] = ["--package", FEATURES, "--features", "kubewitness-features/tests"];
 /// The packages whose tests start the controller and the simulated API server.
 const STARTERS: [&str; 2] = ["kubewitness-e2e", "kubewitness-processes"];
 
-/// Which host to build.
+/// The features and the profile of a build of the host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum HostBuild {
     /// The fastest build, for a first look. Tests compile its dependencies with the same features.
@@ -53,11 +53,13 @@ impl HostBuild {
                 "--package",
                 "kubewitness-playground",
                 "--profile",
-                OPTIMISED,
+                OPTIMISED_PROFILE,
                 "--features",
                 "kubewitness/jemalloc",
             ],
-            Self::Image => &["--profile", OPTIMISED, "--no-default-features", "--features", "jemalloc"],
+            Self::Image => {
+                &["--profile", OPTIMISED_PROFILE, "--no-default-features", "--features", "jemalloc"]
+            }
         }
     }
 }
@@ -67,7 +69,7 @@ pub fn root() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_path_buf()
 }
 
-/// Where cargo builds. The variable `CARGO_TARGET_DIR` wins, as it does for cargo.
+/// The target folder of cargo. The variable `CARGO_TARGET_DIR` takes precedence, as it does for cargo.
 pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
@@ -77,8 +79,8 @@ pub fn playground_program() -> PathBuf {
     target().join("debug").join("kubewitness")
 }
 
-/// The folder for what the runner fetched for tests because the machine has no package of it. If root runs
-/// the tests, servers run as the user `nobody`, who can't enter every folder that root builds in.
+/// The folder for downloads that the tests need because the machine has no package of them. If root runs the
+/// tests, servers run as the user `nobody`, who can't enter every folder that root builds in.
 pub fn services_folder() -> PathBuf {
     let is_closed =
         |folder: &Path| folder.metadata().is_ok_and(|folder| folder.permissions().mode() & 0o001 == 0);
@@ -99,7 +101,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A command that does not get the variables of the runner's own package.
+/// A command without the variables of the runner's own package.
 pub fn program(file: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(file);
     for (name, _) in std::env::vars_os() {
@@ -111,14 +113,14 @@ pub fn program(file: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Prints what begins, and how long everything before took.
+/// Prints the next step, and the time since the first one.
 pub fn step(text: &str) {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let seconds = BEGUN.elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {text} ({}:{:02})", seconds / 60, seconds % 60);
 }
 
-/// Runs a command to its end. The error says which command failed.
+/// Runs a command to its end. The error contains the command.
 pub fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {:?}", command.get_program()))?;
     succeeded(command, status)
@@ -144,15 +146,15 @@ pub fn everything(host: HostBuild) -> Result<()> {
     check(command.env("KUBEWITNESS_EMBED", PluginProfile::Shipped.folder()))
 }
 
-/// Builds the plugins and the host at the same time: each alone leaves a core idle at its end. The host finds
-/// the plugins in a folder beside it. With the plugins inside, it would have to wait for them.
+/// Builds the plugins and the host concurrently, because each alone leaves a core idle at its end. The host
+/// finds the plugins in a folder beside it. If it contained them, it would have to wait for them.
 fn playground(host: &mut Command) -> Result<()> {
     plugins::ensure_target()?;
     step("building the plugins and the host");
     let mut plugins = PluginProfile::Quick.command(&plugins::SHIPPED);
     let mut building = plugins.arg("--quiet").spawn().context("starting the build of the plugins")?;
     let built = check(host);
-    // Also if the host's build failed: nothing goes on behind the prompt.
+    // Waits for the plugins even if the host's build failed, so that nothing runs on behind the prompt.
     let status = building.wait().context("waiting for the build of the plugins")?;
     built?;
     succeeded(&plugins, status)?;
@@ -171,9 +173,10 @@ pub const PRODUCTION: [&str; 8] = [
     "kubewitness/jemalloc",
 ];
 
-/// Builds the programs with tests, the programs that tests start and the plugins, and returns what cargo said of each
-/// artifact. In one command the programs share every dependency. The plugins are built beside them, because each build
-/// alone leaves a core idle at its end: the controller finds them in a folder, and does not have to contain them.
+/// Builds the programs with tests, the programs that tests start, and the plugins, and returns cargo's
+/// message about each artifact. In one command the programs share every dependency. The plugins are built
+/// concurrently, because each build alone leaves a core idle at its end: the controller finds them in a
+/// folder, and need not contain them.
 pub fn tests(packages: &[String], lints: LintMode, times: &mut BuildTimes) -> Result<String> {
     plugins::ensure_target()?;
     step("building the plugins, the host and the tests");
@@ -225,10 +228,10 @@ fn test_programs(packages: &[String], lints: LintMode, times: &mut BuildTimes) -
     std::fs::read_to_string(&messages).with_context(|| format!("reading {}", messages.display()))
 }
 
-/// Whether clippy looks at each crate of the workspace while it is compiled, and a warning is an error.
+/// Whether clippy checks each crate of the workspace while it is compiled, with warnings as errors.
 ///
-/// `cargo clippy` compiles every dependency for itself alone, and so takes minutes that this does not. Both make cargo
-/// call clippy in the place of the compiler.
+/// `cargo clippy` would compile every dependency for itself, which takes minutes. Both modes instead make
+/// cargo call clippy in place of the compiler.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum LintMode {
     Denied,
@@ -244,8 +247,9 @@ impl LintMode {
     }
 }
 
-/// The crates that each state passes. The build of tests does not optimise them, and there a dearer hot path hides behind
-/// what a compiler would have removed. So the gate measures them optimised a little, over the same dependencies.
+/// The crates that each state passes. The build for tests does not optimise them, which would hide a slower
+/// hot path behind code that the compiler normally removes. So the gate optimises them a little, over the
+/// same dependencies.
 const ON_THE_HOT_PATH: [&str; 7] = [
     "kubewitness-capability",
     "kubewitness-core",
@@ -270,7 +274,7 @@ pub fn gated_programs() -> Result<()> {
         .args(["build", "--locked", "--bins", "--package", "kubewitness"])
         .args(HostBuild::Tests.arguments());
     command.args(gate_profile());
-    // Incremental builds have other instructions.
+    // Incremental builds produce other instructions.
     command.env("CARGO_INCREMENTAL", "0");
     LintMode::Denied.apply(&mut command);
     check(&mut command)
@@ -294,6 +298,6 @@ pub fn benches(chosen: &[&str]) -> Result<()> {
     plugins::shipped_and_for_tests()?;
     step("building the host and the benchmarks");
     let mut command = cargo();
-    command.args(["build", "--locked", "--profile", OPTIMISED, "--bins"]).args(BENCHED).args(chosen);
+    command.args(["build", "--locked", "--profile", OPTIMISED_PROFILE, "--bins"]).args(BENCHED).args(chosen);
     check(command.env("KUBEWITNESS_EMBED", PluginProfile::Shipped.folder()))
 }

@@ -9,11 +9,11 @@ use super::{cargo, check, root, step, target};
 
 const WASM_TARGET: &str = "wasm32-wasip2";
 pub const SHIPPED: [&str; 3] = ["persistence", "notification", "audit"];
-/// A ConfigMap holds up to 1 MiB, and so each shipped component with room to spare.
+/// The largest shipped component: a ConfigMap holds up to 1 MiB, and this leaves room to spare.
 const LARGEST_SHIPPED: u64 = 450_000;
-/// The plugin that does what a test asks of it, and the one that writes e-mail.
+/// The plugin that executes a test's commands, and the one that writes e-mail.
 const FOR_TESTS: [&str; 2] = ["probe", "mailer"];
-/// The package of guests that mean harm. Each of its examples is one.
+/// The package of hostile guests. Each of its examples is one.
 const HOSTILE: &str = "kubewitness-hostile";
 
 /// How components are compiled.
@@ -33,7 +33,7 @@ impl PluginProfile {
         }
     }
 
-    /// Where the components are put. A controller in `target/debug` finds the quick ones beside it.
+    /// The folder of the components. A controller in `target/debug` finds the quick ones beside it.
     pub fn folder(self) -> PathBuf {
         match self {
             Self::Shipped => target().join("plugins"),
@@ -41,7 +41,7 @@ impl PluginProfile {
         }
     }
 
-    /// The call of cargo that builds these plugins.
+    /// The cargo command that builds these plugins.
     pub fn command(self, plugins: &[&str]) -> Command {
         let mut command = cargo();
         command.args(["build", "--locked", "--target", WASM_TARGET, "--profile", self.name()]);
@@ -51,9 +51,9 @@ impl PluginProfile {
         command
     }
 
-    /// Copies what was built into the folder of this profile.
+    /// Copies the built components into the folder of this profile.
     pub fn take(self, plugins: &[&str]) -> Result<()> {
-        let (built, folder) = (self.built(), make(self.folder())?);
+        let (built, folder) = (self.built_folder(), make(self.folder())?);
         for plugin in plugins {
             let file = built.join(format!("kubewitness_plugin_{plugin}.wasm"));
             copy_if_changed(&file, &folder.join(format!("{plugin}.wasm")))?;
@@ -61,12 +61,12 @@ impl PluginProfile {
         Ok(())
     }
 
-    fn built(self) -> PathBuf {
+    fn built_folder(self) -> PathBuf {
         target().join(WASM_TARGET).join(self.name())
     }
 }
 
-/// Builds plugins as people install them.
+/// Builds plugins as they are installed.
 pub fn shipped(plugins: &[&str]) -> Result<()> {
     ensure_target()?;
     step("building the plugins");
@@ -90,26 +90,26 @@ fn fits_into_config_map(plugin: &str) -> Result<()> {
     Ok(())
 }
 
-/// Those for tests as well: benchmarks measure with them.
+/// The same with those for tests, which benchmarks need, too.
 pub fn shipped_and_for_tests() -> Result<()> {
-    shipped(&all())
+    shipped(&all_plugins())
 }
 
-fn all() -> Vec<&'static str> {
+fn all_plugins() -> Vec<&'static str> {
     [SHIPPED.as_slice(), &FOR_TESTS].concat()
 }
 
-/// The call of cargo that builds all that tests need.
+/// The cargo command that builds all components for tests.
 pub fn for_tests() -> Command {
-    let mut command = PluginProfile::Quick.command(&all());
+    let mut command = PluginProfile::Quick.command(&all_plugins());
     command.args(["--package", HOSTILE, "--lib", "--examples"]);
     command
 }
 
 /// Copies what [`for_tests`] built.
 pub fn take_for_tests() -> Result<()> {
-    PluginProfile::Quick.take(&all())?;
-    let built = PluginProfile::Quick.built().join("examples");
+    PluginProfile::Quick.take(&all_plugins())?;
+    let built = PluginProfile::Quick.built_folder().join("examples");
     let folder = make(PluginProfile::Quick.folder().join("hostile"))?;
     for name in hostile_names()? {
         let file = format!("{name}.wasm");
@@ -118,7 +118,8 @@ pub fn take_for_tests() -> Result<()> {
     Ok(())
 }
 
-/// Each file in a folder of `examples` is one. What its `Cargo.toml` does not name was not built, and is missed.
+/// The hostile guests: one for each file in a folder of `examples`. A file that `Cargo.toml` does not name is
+/// not built, which is an error.
 fn hostile_names() -> Result<Vec<String>> {
     let examples = root().join("tests/guests/hostile/examples");
     let mut names = Vec::new();
@@ -135,7 +136,7 @@ fn make(folder: PathBuf) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Keeps the time of an unchanged file, so that the host is not built again.
+/// Copies a file only if it changed. An unchanged file keeps its time, so that the host is not built again.
 fn copy_if_changed(from: &Path, to: &Path) -> Result<()> {
     let new = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
     if std::fs::read(to).is_ok_and(|old| old == new) {

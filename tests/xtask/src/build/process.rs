@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// The kernel counts processor time in hundredths of a second, whatever its own clock is.
+/// The kernel counts processor time in hundredths of a second, independently of its own clock.
 const TICKS_PER_SECOND: f64 = 100.0;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -14,11 +14,12 @@ pub struct MeasuredChild {
     begin: Instant,
 }
 
-/// How it ended.
+/// The result of the process, with its times.
 pub struct MeasuredEnd {
     pub status: ExitStatus,
     pub wall: f64,
-    /// Seconds of the process and of the children that it waited for. Zero where the system has no `/proc`.
+    /// Processor time in seconds, of the process and of the children that it waited for. Zero on systems
+    /// without `/proc`.
     pub processor: f64,
 }
 
@@ -38,7 +39,7 @@ impl MeasuredChild {
 
     /// `None` while it runs.
     pub fn poll(&mut self) -> Result<Option<MeasuredEnd>> {
-        // A process that has ended keeps its times until its parent waits for it.
+        // The times of an ended process are available until its parent waits for it.
         let processor = match std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())) {
             Ok(stat) if !is_zombie(&stat) => return Ok(None),
             Ok(stat) => processor_seconds(&stat),
@@ -60,8 +61,8 @@ impl MeasuredChild {
     }
 }
 
-/// Returns the fields that follow the program's name in `/proc/PID/stat`. The name itself may contain blanks
-/// and parentheses.
+/// The fields that follow the program's name in `/proc/PID/stat`. The name itself may contain blanks and
+/// parentheses.
 fn fields(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_whitespace()
 }
@@ -70,7 +71,8 @@ fn is_zombie(stat: &str) -> bool {
     fields(stat).next() == Some("Z")
 }
 
-/// User and system time, of the process and of the children that it waited for: the 14th to 17th field of the line.
+/// User and system time of the process and of the children that it waited for: the 14th to 17th field of the
+/// line.
 fn processor_seconds(stat: &str) -> Option<f64> {
     let ticks: Vec<f64> = fields(stat).skip(11).take(4).filter_map(|field| field.parse().ok()).collect();
     (ticks.len() == 4).then(|| ticks.iter().sum::<f64>() / TICKS_PER_SECOND)

@@ -1,4 +1,4 @@
-//! How long cargo's builds took, in all and by crate.
+//! Measures how long cargo's builds take, in total and by crate.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use super::{succeeded, target};
 
 #[derive(Default)]
 pub struct BuildTimes {
-    /// Whether cargo is asked for the times of crates.
+    /// Whether cargo reports the times of crates.
     by_crate: bool,
     pub builds: Vec<BuildTime>,
 }
@@ -25,7 +25,7 @@ pub struct BuildTime {
 /// One call of the compiler, or of a build script.
 #[derive(Debug, PartialEq)]
 pub struct UnitTime {
-    /// The crate, and which of its targets if it is not the library.
+    /// The crate, and its target if that is not the library.
     pub name: String,
     pub seconds: f64,
 }
@@ -35,7 +35,7 @@ impl BuildTimes {
         Self { by_crate, builds: Vec::new() }
     }
 
-    /// For a build beside those of this one.
+    /// Measures a build that runs beside these.
     pub fn another(&self) -> Self {
         Self::new(self.by_crate)
     }
@@ -44,7 +44,7 @@ impl BuildTimes {
         self.builds.append(&mut other.builds);
     }
 
-    /// Runs a build of cargo to its end.
+    /// Runs a cargo build to its end.
     pub fn measure(&mut self, name: &str, command: &mut Command) -> Result<()> {
         if self.by_crate {
             command.arg("--timings");
@@ -62,14 +62,14 @@ impl BuildTimes {
     }
 }
 
-/// The page that cargo writes has them as data. Only compiling is in it: what was fresh is not.
+/// Reads the data in cargo's page of timings. It contains only what was compiled, and not what was fresh.
 fn units_of_report() -> Result<Vec<UnitTime>> {
     let path = target().join("cargo-timings").join("cargo-timing.html");
     let page = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     Ok(units(&page))
 }
 
-/// Reads the fields that are needed, each of which is a line of its own: a parser of JSON would have to be compiled before
+/// Reads the fields that are needed, each of which is a line. A JSON parser would have to be compiled before
 /// anything else can begin.
 fn units(page: &str) -> Vec<UnitTime> {
     let (_, data) = page.split_once("const UNIT_DATA = [").unwrap_or_default();

@@ -18,14 +18,14 @@ use crate::suite::TestSelection;
 
 const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 /// A playground first compiles its plugins, and its first jobs take some time to end.
-const ALIVE_WITHIN: Duration = Duration::from_secs(180);
-/// The phases that the page of jobs must show, and how many jobs, before it is worth a picture.
-const ALIVE: [&str; 4] = ["Running", "Queued", "Succeeded", "Failed"];
-const JOBS: usize = 28;
+const START_LIMIT: Duration = Duration::from_secs(180);
+/// The phases, and the number of jobs, that the page of jobs must show before a picture is taken.
+const PHASES_SHOWN: [&str; 4] = ["Running", "Queued", "Succeeded", "Failed"];
+const JOBS_SHOWN: usize = 28;
 const WIDTH: u32 = 1400;
 const HEIGHT: u32 = 900;
 
-/// The tests that take a picture of each page, and where they put it.
+/// The tests that take a picture of each page, and the variable with their folder.
 const PICTURES: [&str; 2] = ["each_page_has_a_picture", "each_page_that_tells_of_troubles"];
 const FOLDER: &str = "KUBEWITNESS_PICTURES";
 
@@ -37,7 +37,7 @@ pub fn command(args: &[String]) -> Result<()> {
     }
 }
 
-/// A picture of each page, light and dark, wide and narrow, for somebody who looks at them all.
+/// Takes a picture of each page, light and dark, wide and narrow, for a review of them all.
 fn pages(folder: &str) -> Result<()> {
     let folder = std::path::absolute(folder).with_context(|| format!("{folder} is no folder"))?;
     let filters = PICTURES.map(str::to_owned).to_vec();
@@ -45,7 +45,7 @@ fn pages(folder: &str) -> Result<()> {
     run::test_with(&selection, LintMode::Ignored, |command| {
         command.env(FOLDER, &folder);
     })?;
-    // Without chromedriver the tests are skipped, and that is no success here.
+    // Without chromedriver the tests are skipped, which would look like a success.
     if !folder.is_dir() {
         bail!("no picture was taken: install the package `chromium-driver`");
     }
@@ -73,11 +73,11 @@ fn images() -> Result<()> {
     if build::is_root() {
         command.arg("--no-sandbox");
     }
-    // Any moment can be looked at; what came after it is not on the picture.
+    // The page of a fixed moment, so that later states do not change the picture.
     let page = format!("{}/?at={}", playground.url, playground.moment()?);
     check(command.arg(&page).stdout(Stdio::null()).stderr(Stdio::null()))?;
     step("docs/images/terminal.svg");
-    let (namespace, name) = ended(&jobs)?;
+    let (namespace, name) = ended_job(&jobs)?;
     let object = format!("job/{name}");
     let sessions = [vec!["jobs", "--limit", "8"], vec!["timeline", &object, "-n", namespace], vec!["status"]];
     let mut lines = Vec::new();
@@ -104,7 +104,7 @@ fn runs(program: &str) -> bool {
 }
 
 /// Namespace and name of a job that has ended.
-fn ended(jobs: &str) -> Result<(&str, &str)> {
+fn ended_job(jobs: &str) -> Result<(&str, &str)> {
     let job = jobs.lines().find(|line| line.contains("Succeeded")).context("no job has ended")?;
     match job.split_whitespace().collect::<Vec<_>>().as_slice() {
         [namespace, name, ..] => Ok((namespace, name)),
@@ -112,7 +112,7 @@ fn ended(jobs: &str) -> Result<(&str, &str)> {
     }
 }
 
-/// A playground in a folder of its own. Dropping it ends it.
+/// A playground in a folder of its own. Dropping this ends it.
 struct Playground {
     child: Child,
     url: String,
@@ -158,28 +158,31 @@ impl Playground {
         String::from_utf8(output.stdout).context("what it printed is no text")
     }
 
-    /// When the newest state of the jobs was observed, as the API tells it.
+    /// The time at which the newest state of the jobs was observed, according to the API.
     fn moment(&self) -> Result<String> {
         let jobs = self.ask(&["jobs", "-o", "json"])?;
         let times = jobs.lines().filter_map(|line| line.trim().strip_prefix("\"observed_at\": \""));
-        // To the second, as people type it.
+        // Without fractions of a second, as people type times.
         let newest = times.filter_map(|rest| rest.get(..19)).max();
         newest.map(|time| format!("{time}Z")).context("`kubewitness jobs -o json` tells no time")
     }
 
-    /// The table of jobs, once every phase is in it.
+    /// The table of jobs, once it contains every phase.
     fn jobs(&self) -> Result<String> {
-        let until = Instant::now() + ALIVE_WITHIN;
+        let until = Instant::now() + START_LIMIT;
         loop {
-            // While it starts, it answers that it starts.
+            // While the program starts, it answers with that.
             match self.ask(&["jobs"]) {
-                Ok(jobs) if jobs.lines().count() > JOBS && ALIVE.iter().all(|phase| jobs.contains(phase)) => {
+                Ok(jobs)
+                    if jobs.lines().count() > JOBS_SHOWN
+                        && PHASES_SHOWN.iter().all(|phase| jobs.contains(phase)) =>
+                {
                     return Ok(jobs);
                 }
                 answer if Instant::now() > until => {
                     let seen = answer.unwrap_or_else(|error| error.to_string());
                     bail!(
-                        "the playground has not had {JOBS} jobs, some in each of {ALIVE:?}, in time: {seen}"
+                        "the playground has not had {JOBS_SHOWN} jobs, some in each of {PHASES_SHOWN:?}, in time: {seen}"
                     );
                 }
                 _ => std::thread::sleep(Duration::from_millis(500)),

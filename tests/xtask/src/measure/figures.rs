@@ -1,7 +1,7 @@
-//! `cargo xtask figures`: measures what the pages claim, and compares it with what the repository keeps.
+//! `cargo xtask figures`: measures the figures in the pages, and compares them with the recorded ones.
 //!
-//! The program of `tests/figures` knows the figures. This starts the benchmarks, which append what they measure to one
-//! file, and hands the file to that program.
+//! The program in `tests/figures` defines the figures. This command starts the benchmarks, which append their
+//! measurements to one file, and passes the file to that program.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,8 +26,8 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
     }
 }
 
-/// Measures all figures, or those of the named benchmarks, and keeps them. A run takes hours, so a benchmark that fails
-/// takes nothing from the others.
+/// Measures all figures, or those of the named benchmarks, and records them. A run takes hours, so if one
+/// benchmark fails, the others still run.
 fn measure(names: &[String]) -> Result<ExitCode> {
     let plan = plan(names)?;
     let records = begin()?;
@@ -55,9 +55,9 @@ fn measure_by(way: &str, name: &String, records: &Path) -> Result<()> {
     }
 }
 
-/// Measures what CI judges: the pipeline beside client-go, and the instructions of the hottest paths. If
-/// something moved too far, a second run decides: what else a machine does may have slowed one of two
-/// programs that ran by turns.
+/// Measures the figures that CI judges: the pipeline compared with client-go, and the instructions of the
+/// hottest paths. If one moved too far, a second run decides: other load may have slowed one of two programs
+/// that took turns.
 pub fn gate() -> Result<ExitCode> {
     let mut ended = ExitCode::FAILURE;
     for _ in 0..2 {
@@ -73,7 +73,7 @@ pub fn gate() -> Result<ExitCode> {
     Ok(ended)
 }
 
-/// Makes the file of a run, with the commit and the machine.
+/// Creates the file of a run, with the commit and the machine.
 fn begin() -> Result<PathBuf> {
     let records = build::target().join("figures.jsonl");
     if keeper(&["begin", &records.display().to_string()])? != ExitCode::SUCCESS {
@@ -82,7 +82,7 @@ fn begin() -> Result<PathBuf> {
     Ok(records)
 }
 
-/// How each benchmark is started, and its name.
+/// The commands that start benchmarks, by name.
 fn plan(names: &[String]) -> Result<Vec<(String, String)>> {
     let mut command = keepers_command(&["plan"]);
     let output = command.args(names).stderr(Stdio::inherit()).output().context("starting cargo")?;
@@ -108,7 +108,7 @@ fn keepers_command(args: &[&str]) -> Command {
     command
 }
 
-/// Builds the playground as on a machine that never built anything, and starts it once more.
+/// Builds the playground as on a fresh machine, and then starts it once more.
 fn first_build(records: &Path) -> Result<()> {
     let folder = build::target().join("first-build");
     if folder.exists() {
@@ -125,7 +125,7 @@ fn first_build(records: &Path) -> Result<()> {
     std::fs::remove_dir_all(&folder).with_context(|| format!("removing {}", folder.display()))
 }
 
-/// Appends a line as benchmarks do.
+/// Appends a line in the format of the benchmarks.
 fn record(records: &Path, name: &str, value: f64) -> Result<()> {
     use std::io::Write;
     let file = std::fs::File::options().append(true).open(records);
@@ -133,7 +133,7 @@ fn record(records: &Path, name: &str, value: f64) -> Result<()> {
     writeln!(file, r#"{{"figure":{{"name":"{name}","value":{value}}}}}"#).context("recording a figure")
 }
 
-/// Whether a release can be made from this commit.
+/// Checks that a release can be made from this commit.
 pub fn release() -> Result<ExitCode> {
     let mut git = Command::new("git");
     let status = git.args(["status", "--porcelain"]).current_dir(root()).output().context("starting git")?;

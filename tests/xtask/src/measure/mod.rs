@@ -1,4 +1,4 @@
-//! Builds and runs benchmarks. They know what they measure; nothing here does.
+//! Builds and runs benchmarks. The benchmarks themselves define what is measured.
 
 pub mod figures;
 pub mod peer;
@@ -12,25 +12,26 @@ use crate::build::plugins::PluginProfile;
 use crate::build::{self, BuildTimes, LintMode, cargo, check, root, step};
 use crate::services;
 
-/// The programs that compare ours with client-go, and the one that also compares databases.
+/// The programs that compare Kubewitness with client-go, and the one that also compares databases.
 const WITH_CLIENT_GO: [&str; 2] = ["pipeline", "queue"];
 const WITH_DATABASES: &str = "pipeline-servers";
 const UNDER_VALGRIND: &str = "instructions";
 
-/// The benchmarks that CI measures. A release would take CI a quarter of an hour, so only the crates that
-/// each state passes are compiled for it, over the dependencies of the tests.
+/// The benchmarks that CI measures. An optimised build would take CI a quarter of an hour. So only the crates
+/// that each state passes are optimised, over the dependencies of the tests.
 const MEASURED_BY_GATE: [&str; 2] = ["pipeline-gate", UNDER_VALGRIND];
 
-/// Runs benchmarks. They append what they measure to `records`.
+/// Runs benchmarks, which append their measurements to `records`.
 pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
-    // What comes behind the name is for the programs. A flag in its place would start all of them, for an hour.
+    // The arguments after the name are for the programs. A flag in place of the name would start all of them,
+    // for an hour.
     if let Some(flag) = args.first().filter(|first| first.starts_with('-')) {
         bail!(
             "`bench` takes no `{flag}`, but the name of a benchmark or nothing: {}",
             programs()?.join(", ")
         );
     }
-    // Linking takes minutes a program: `plugins-swap` and `plugins` link that of `plugins` alone.
+    // Linking takes minutes for each program. `plugins-swap` and `plugins` only need the program `plugins`.
     let programs = programs()?;
     let asked = args.first().map(String::as_str);
     let program =
@@ -68,26 +69,26 @@ pub fn bench(args: &[String], records: Option<&Path>) -> Result<()> {
     check(&mut command)
 }
 
-/// Builds what the benchmarks start, and returns the command that builds and runs benchmarks.
+/// Builds the programs that benchmarks start, and returns the command that builds and runs benchmarks.
 fn optimised(chosen: &[&str]) -> Result<Command> {
     build::benches(chosen)?;
     let mut command = cargo();
-    command.args(["bench", "--locked", "--profile", build::OPTIMISED]).args(build::BENCHED);
+    command.args(["bench", "--locked", "--profile", build::OPTIMISED_PROFILE]).args(build::BENCHED);
     command.env("KUBEWITNESS_PLUGINS", PluginProfile::Shipped.folder());
-    command.env("KUBEWITNESS_BIN_DIR", build::target().join(build::OPTIMISED));
+    command.env("KUBEWITNESS_BIN_DIR", build::target().join(build::OPTIMISED_PROFILE));
     Ok(command)
 }
 
 /// The same for the gate, over the dependencies of the tests.
 ///
-/// CI has compiled the tests by clippy's compiler. It optimises otherwise than the plain one, so figures of one are not those
-/// of the other: the gate is always of clippy's.
+/// CI has compiled the tests with clippy's compiler. It optimises differently from the plain one, so their
+/// figures can't be compared: the gate always uses clippy's.
 fn as_gate() -> Result<Command> {
     build::tests(&[], LintMode::Denied, &mut BuildTimes::default())?;
     build::gated_programs()?;
     let mut command = cargo();
     command.args(["bench", "--locked", "--workspace", "--profile", "dev"]).args(build::gate_profile());
-    // Incremental builds have other instructions.
+    // Incremental builds produce other instructions.
     command.env("CARGO_INCREMENTAL", "0");
     command.env("KUBEWITNESS_PLUGINS", PluginProfile::Quick.folder());
     command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
@@ -95,7 +96,7 @@ fn as_gate() -> Result<Command> {
     Ok(command)
 }
 
-/// The benchmarks that `cargo bench` knows, each a file or a folder.
+/// The benchmarks for `cargo bench`, each a file or a folder.
 fn programs() -> Result<Vec<String>> {
     let mut names = Vec::new();
     for folder in ["parts", "whole"].map(|name| root().join("tests/bench/benches").join(name)) {

@@ -1,7 +1,8 @@
-//! `cargo xtask prove`: what the README claims, each claim with the tests that fail if it is not true.
+//! `cargo xtask prove`: the claims of the README, each with the tests that fail if it is not true.
 //!
-//! A reader who doubts a sentence should not have to know how the tests are laid out. So each claim has a name, and one
-//! command with that name runs what proves it. Figures are not here: `docs/reference/figures.md` has a command for each.
+//! A reader who doubts a sentence should not have to know where its tests are. So each claim has a name, and
+//! one command with that name runs its proof. Figures are not here: `docs/reference/figures.md` has a command
+//! for each.
 
 pub mod real;
 
@@ -140,7 +141,7 @@ fn find(name: &str) -> Result<&'static ReadmeClaim> {
     }
 }
 
-/// The parts of names of all these claims, each once.
+/// The parts of names of all these claims, without repetition.
 fn filters(claims: &[&ReadmeClaim]) -> Vec<String> {
     let mut filters: Vec<_> =
         claims.iter().flat_map(|claim| claim.tests()).map(|&part| part.to_owned()).collect();

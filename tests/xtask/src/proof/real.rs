@@ -1,11 +1,13 @@
-//! `cargo xtask real`: builds real servers of Kubernetes from their Go modules, and proves the promises against them.
-//! With `--peers` it runs other ways of watching beside the controller, and writes the page on what they miss. With
-//! `--record` it records labelled histories of Jobs instead, for which it builds Kubernetes' controllers, too. So does
+//! `cargo xtask real`: builds real Kubernetes servers from their Go modules, and proves the promises against
+//! them. With `--peers` it runs other ways of watching beside the controller, and writes the page about what
+//! they miss. With
+//! `--record` it records labelled histories of Jobs instead, for which it also builds Kubernetes'
+//! controllers. So does
 //! `cargo xtask playground --real`.
 //!
-//! `tests/real/modules` has a Go module for each program, or for each minor of Kubernetes: their dependencies exclude
-//! each other. A module pins what it needs by version and by hash. What was built stays in `target/real`, with the module's
-//! file beside it, and is built again when that file changes.
+//! `tests/real/modules` has a Go module for each program, or for each minor version of Kubernetes, because
+//! their dependencies exclude each other. A module pins its dependencies by version and hash. The results
+//! stay in `target/real`, with a copy of the module's file, and are built again when that file changes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,22 +25,23 @@ const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
 /// The controller of JobSets, for the recorder.
 const JOB_SETS: GoModule = GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] };
-/// The file of the module that the recorder gives the API server.
+/// The file of the module that the recorder passes to the API server.
 const JOB_SETS_DEFINITION: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
 /// Other ways of watching, in Go.
 const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
-/// Where the page is that says what they miss.
+/// The page about what they miss.
 const PEERS_PAGE: &str = "docs/reference/peers.md";
 /// By minor, newest last.
 const KUBERNETES: [GoModule; 3] =
     [of_kubernetes("kubernetes-1.34"), of_kubernetes("kubernetes-1.36"), of_kubernetes("kubernetes-1.37")];
-/// The minor of a run that names none.
+/// The minor version of a run that names none.
 const USUAL: &str = "1.36";
-/// Says what `cargo xtask ci` does if the servers can't be built: with `1` it fails. With `0` it does not try.
+/// The variable for `cargo xtask ci`: with `1`, it fails if the servers can't be built. With `0`, it does not
+/// try.
 const IN_CI: &str = "KUBEWITNESS_REAL";
 const OFF: &str = "0";
 const REQUIRED_IN_CI: &str = "1";
-/// As many faults as CI has time for. They are always the same, so that what fails comes from the change.
+/// How many faults CI has time for. They are always the same, so that a failure comes from the change.
 const FAULTS_IN_CI: &str = "6";
 const SEED_IN_CI: &str = "1";
 /// The words before the version in the module's file.
@@ -57,7 +60,7 @@ const CONTROLLERS: [(&str, &str); 2] = [
 ];
 /// Where recorded histories are kept.
 const HISTORIES: &str = "tests/causes/histories";
-/// The files that say of what a module's programs, and its controllers, were built.
+/// The files that record from which module file a module's programs, and its controllers, were built.
 const BUILT_OF: &str = "built-of";
 const CONTROLLERS_BUILT_OF: &str = "controllers-built-of";
 
@@ -88,8 +91,8 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
     prove(&go, &asked)
 }
 
-/// Builds the servers of CI's run beside the tests. They take minutes of a processor, and the tests leave as much unused,
-/// because they wait for servers and for time. So nothing here may take what a test needs.
+/// Builds the servers for CI's run beside the tests. They take minutes of processor time, which the tests
+/// leave unused, because they wait for servers and for time. So this must not take what a test needs.
 pub fn build_for_ci() -> Result<()> {
     if is_off() {
         return Ok(());
@@ -109,7 +112,8 @@ fn wanted_in_ci() -> String {
     std::env::var(IN_CI).unwrap_or_default()
 }
 
-/// One minor and some faults, if its servers could be built: another place may lack Go, or the proxy of its modules.
+/// Runs one minor version with some faults, if its servers can be built: a machine may lack Go, or the proxy
+/// of its modules.
 pub fn in_ci(built: Result<()>) -> Result<ExitCode> {
     let args = ["--faults", FAULTS_IN_CI].map(str::to_owned);
     let asked = RealArguments { seed: Some(SEED_IN_CI), ..RealArguments::read(&args)? };
@@ -120,7 +124,7 @@ pub fn in_ci(built: Result<()>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `None`: it runs.
+/// The reason to skip the run, if there is one.
 fn reason_to_skip(built: Result<()>, wanted: &str) -> Result<Option<String>> {
     match built {
         _ if wanted == OFF => Ok(Some(format!("{IN_CI} is {OFF}"))),
@@ -130,7 +134,7 @@ fn reason_to_skip(built: Result<()>, wanted: &str) -> Result<Option<String>> {
     }
 }
 
-/// How Go is started.
+/// How Go is called.
 struct GoBuild<'a> {
     go: &'a Path,
     is_beside_tests: bool,
@@ -152,7 +156,7 @@ impl<'a> GoBuild<'a> {
         }
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
-        // One package at a time, so that the linker's and the compilers' memory is bounded.
+        // One package at a time, so that the memory of the linker and the compilers is bounded.
         command.args(["-p", "1"]).current_dir(source);
         command
     }
@@ -162,9 +166,9 @@ struct RealArguments {
     minors: Vec<&'static GoModule>,
     has_peers: bool,
     has_access: bool,
-    /// As they were typed, for the page of peers.
+    /// The arguments as they were typed, for the page about peers.
     typed: String,
-    /// Instead of that of the environment.
+    /// Used instead of the environment's seed.
     seed: Option<&'static str>,
     /// For the suite.
     more: Vec<String>,
@@ -248,7 +252,7 @@ fn prove(go: &Path, asked: &RealArguments) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Where the playground on a real cluster keeps its data.
+/// The folder with the data of the playground on a real cluster.
 const PLAY_DATA: &str = "kubewitness-real-playground";
 
 /// The playground on a real cluster.
@@ -303,7 +307,7 @@ fn record(cases: &[String]) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The suite, which is told to end in order when this process ends, also if this one is killed.
+/// The suite, which ends in order when this process ends, even if this one is killed.
 fn bound_suite() -> Result<Command> {
     let mut suite = Command::new("setpriv");
     suite.args(["--pdeathsig", "TERM", "--"]).arg(built_suite()?).arg("--servers").arg(folder());
@@ -312,7 +316,7 @@ fn bound_suite() -> Result<Command> {
 
 /// Builds the program that starts the servers.
 fn built_suite() -> Result<PathBuf> {
-    // It makes the certificates of the servers.
+    // It creates the certificates of the servers.
     if !services::runs("openssl") {
         services::install(&["openssl"]);
     }
@@ -337,7 +341,8 @@ fn folder() -> PathBuf {
     build::target().join("real")
 }
 
-/// Builds these programs of a module if they are not there as its files have them. `note` names the file that says so.
+/// Builds these programs of a module, unless they were built from its present files. `note` names the file
+/// that records it.
 fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], note: &str) -> Result<()> {
     let source = root().join(MODULES).join(module.name);
     let read = |name: &str| {
@@ -345,7 +350,7 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
         std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
     };
     let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
-    // A module may have a program of its own beside those that it pins.
+    // A module may have a program of its own in addition to those that it pins.
     let own = read("main.go").unwrap_or_default();
     let (target, stamp) = (folder_of(module), pinned.clone() + &sums + &own);
     let note = target.join(note);
@@ -365,7 +370,7 @@ fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], 
     std::fs::write(&note, stamp).with_context(|| format!("writing {}", note.display()))
 }
 
-/// Copies a file of a pinned module beside the programs that were built of it.
+/// Copies a file of a pinned module into the folder of the programs built from it.
 fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str) -> Result<()> {
     let source = root().join(MODULES).join(module.name);
     let mut list = Command::new(go.go);
@@ -378,7 +383,7 @@ fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str
     let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
     let from = Path::new(folder.trim()).join(file);
     let name = from.file_name().with_context(|| format!("{file} names no file"))?;
-    // Those of the module's cache may not be written, so their rights are not copied.
+    // Files in the module cache are read-only, so their rights are not copied.
     let text = std::fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
     let to = folder_of(module).join(name);
     std::fs::write(&to, text).with_context(|| format!("writing {}", to.display()))
@@ -388,7 +393,8 @@ fn folder_of(module: &GoModule) -> PathBuf {
     folder().join(module.name)
 }
 
-/// Flags with the version that a server of Kubernetes tells its clients. Without them it tells one that clients refuse.
+/// Flags with the version that a Kubernetes server reports to its clients. Without them it reports one that
+/// clients refuse.
 fn linker_flags(pinned: &str) -> Result<String> {
     let small = "-s -w".to_owned();
     let Some((_, rest)) = pinned.split_once(REQUIRED) else { return Ok(small) };
@@ -407,8 +413,8 @@ mod tests {
 
     #[test]
     fn a_server_says_the_version_that_its_module_pins() {
-        let said = linker_flags("require (\n\tk8s.io/kubernetes v1.36.3\n)").expect("a version");
-        assert!(said.contains("gitVersion=v1.36.3 ") && said.ends_with("gitMinor=36"), "{said}");
+        let flags = linker_flags("require (\n\tk8s.io/kubernetes v1.36.3\n)").expect("a version");
+        assert!(flags.contains("gitVersion=v1.36.3 ") && flags.ends_with("gitMinor=36"), "{flags}");
         assert_eq!(linker_flags("require go.etcd.io/etcd/server/v3 v3.6.16").expect("none"), "-s -w");
     }
 

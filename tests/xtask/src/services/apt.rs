@@ -1,4 +1,4 @@
-//! Fetches Debian packages with a package state of its own. The machine's package manager does not notice.
+//! Fetches Debian packages with a separate package state, which leaves the machine's own unchanged.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ pub struct Apt {
 }
 
 impl Apt {
-    /// Everything is in one folder; `list` is a line of `sources.list`.
+    /// Keeps everything in one folder. `list` is a line of `sources.list`.
     pub fn new(folder: &Path, list: &str) -> Result<Self> {
         for needed in ["lists/partial", "cache/archives/partial"] {
             fs::create_dir_all(folder.join(needed))?;
         }
         fs::write(folder.join("sources.list"), format!("{list}\n"))?;
-        // Nothing counts as installed here, so apt fetches everything that a package needs.
+        // Nothing counts as installed in it, so apt fetches everything that a package needs.
         fs::write(folder.join("status"), "")?;
         Ok(Self { folder: folder.to_path_buf() })
     }
@@ -42,7 +42,7 @@ impl Apt {
         run(&mut apt)
     }
 
-    /// The packages that were fetched.
+    /// The fetched packages.
     pub fn packages(&self) -> Result<Vec<PathBuf>> {
         let archives = fs::read_dir(self.folder.join("cache/archives")).context("the fetched packages")?;
         let paths = archives.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;

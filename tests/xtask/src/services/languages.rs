@@ -1,5 +1,6 @@
-//! Installs tools from the registries of Python and of JavaScript, beside the build: those that make plugins of these
-//! languages, axe-core and schemathesis. Each has one version, and is installed anew when that changes.
+//! Installs tools from the registries of Python and of JavaScript into the build's folder: those that build
+//! plugins in these languages, axe-core and schemathesis. Each is pinned to a version, and is installed anew
+//! when that changes.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -14,10 +15,10 @@ use crate::build::{root, services_folder, step};
 
 /// The files that `kubewitness plugin new` puts into a plugin's folder.
 const TEMPLATES: &str = "host/src/commands/plugin/templates";
-/// It looks for what keeps people from using the portal's pages. No page loads it. A newer one knows other rules, so that
-/// a new finding would come with it alone.
+/// Finds what prevents people from using the portal's pages. No page loads it. It is pinned because a newer
+/// one has other rules.
 const AXE: &str = "axe-core@4.14.1";
-/// It compares the answers of the API with its description. A newer one makes other requests.
+/// Compares the API's answers with its description. It is pinned because a newer one makes other requests.
 const SCHEMATHESIS: &str = "schemathesis==4.32.5";
 
 enum PackageRegistry {
@@ -30,7 +31,7 @@ struct LanguageTool {
     registry: PackageRegistry,
     /// In the folder of services.
     folder: &'static str,
-    /// The program that its tests look for, in that folder.
+    /// The program that its tests look for in that folder.
     program: &'static str,
 }
 
@@ -61,7 +62,8 @@ const TOOLS: [LanguageTool; 4] = [
     },
 ];
 
-/// Installs what is missing. Returns the names of what is still missing, after it has said why.
+/// Installs what is missing. Prints the reason for each failure, and returns the names of what is still
+/// missing.
 pub fn ensure() -> Vec<&'static str> {
     let missing = TOOLS.iter().filter(|tool| {
         let ensured = tool.ensure();
@@ -73,7 +75,7 @@ pub fn ensure() -> Vec<&'static str> {
 impl LanguageTool {
     fn ensure(&self) -> Result<()> {
         let (folder, wanted) = (services_folder().join(self.folder), self.wanted()?);
-        // Written when the installation has ended well.
+        // Written once the installation has succeeded.
         let mark = folder.join(format!(".{}", self.name));
         if folder.join(self.program).exists() && fs::read_to_string(&mark).is_ok_and(|text| text == wanted) {
             return Ok(());
@@ -90,7 +92,7 @@ impl LanguageTool {
         fs::write(&mark, wanted).with_context(|| format!("writing {}", mark.display()))
     }
 
-    /// Returns the package that the registry is asked for, with its version.
+    /// The package with its version, in the registry's form.
     fn wanted(&self) -> Result<String> {
         let template = |file: &str| {
             let path = root().join(TEMPLATES).join(file);
@@ -105,7 +107,7 @@ impl LanguageTool {
     }
 
     fn install_from_python(&self, folder: &Path) -> Result<()> {
-        // Debian has this part of Python in a package of its own.
+        // Debian has this part of Python in a separate package.
         if !in_folder(folder, "python3")
             .args(["-c", "import ensurepip"])
             .status()
@@ -123,7 +125,7 @@ impl LanguageTool {
         if !runs("npm") {
             install(&["npm"]);
         }
-        // npm takes for whole what an installation that was killed has begun.
+        // npm considers an interrupted installation complete.
         remove(&folder.join("node_modules"))?;
         remove(&folder.join("package-lock.json"))?;
         let mut npm = in_folder(folder, "npm");
@@ -148,7 +150,7 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Prepares a program that says on the terminal why it fails.
+/// A command that shows on the terminal why it fails.
 fn in_folder(folder: &Path, program: impl Into<PathBuf>) -> Command {
     let mut command = Command::new(program.into());
     command.current_dir(folder).stdout(Stdio::null()).stdin(Stdio::null());

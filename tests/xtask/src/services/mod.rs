@@ -1,5 +1,5 @@
-//! Installs what the tests need from the machine, if that is possible. It names what can't be had, and those
-//! tests count as skipped.
+//! Installs the services that tests need on the machine, if that is possible. It names those that are not
+//! available, whose tests count as skipped.
 
 pub mod apt;
 mod languages;
@@ -29,22 +29,22 @@ const TOOLS: [ServiceTool; 10] = [
     ServiceTool { program: "pgbouncer", package: "pgbouncer" },
     ServiceTool { program: "mariadbd", package: "mariadb-server" },
     ServiceTool { program: "nats-server", package: "nats-server" },
-    // Makes certificates for TLS servers.
+    // Creates certificates for TLS servers.
     ServiceTool { program: "openssl", package: "openssl" },
-    // Their completion is tested.
+    // Used to test the shells' completion.
     ServiceTool { program: "fish", package: "fish" },
     ServiceTool { program: "zsh", package: "zsh" },
 ];
 
-/// Debian puts the programs of each PostgreSQL version into a folder outside the path.
+/// The folder outside the path in which Debian has the programs of each PostgreSQL version.
 const POSTGRES: &str = "/usr/lib/postgresql";
-/// The packages' scripts ask it before they start a service.
+/// The packages' scripts run this file before they start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 /// Counts the instructions of the hottest paths. No test needs it.
 const COUNTER: ServiceTool = ServiceTool { program: "valgrind", package: "valgrind" };
 
-/// Whether valgrind is there, or could be installed.
+/// Whether valgrind exists or could be installed.
 pub fn ensure_valgrind() -> bool {
     if !runs(COUNTER.program) {
         install(&[COUNTER.package]);
@@ -59,7 +59,7 @@ pub fn ensure_postgres() {
     }
 }
 
-/// Debian's own build of the allocator that production has. Compiling its C code takes a minute and a half of processor
+/// Debian's build of production's allocator. Compiling its C code takes a minute and a half of processor
 /// time, which a build that is only linked and asked for its help does not need.
 pub fn installed_jemalloc() -> Option<PathBuf> {
     let folder = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
@@ -71,7 +71,7 @@ pub fn installed_jemalloc() -> Option<PathBuf> {
     })
 }
 
-/// Tries to install what is missing, as root on a Debian machine. Returns the names of what is still missing.
+/// Tries to install what is missing, as root on Debian. Returns the names of what is still missing.
 pub fn ensure() -> Vec<&'static str> {
     let missing: Vec<_> = TOOLS.iter().filter(|tool| !runs(tool.program)).collect();
     if !missing.is_empty() {
@@ -82,10 +82,11 @@ pub fn ensure() -> Vec<&'static str> {
     missing.chain(languages).chain((!mysql::ensure()).then_some(mysql::NAME)).collect()
 }
 
-/// Debian installs for one at a time, and one's end would remove the other's policy.
+/// Serialises installations: Debian allows one at a time, and the end of one would remove the policy of
+/// another.
 static INSTALLING: Mutex<()> = Mutex::new(());
 
-/// Installs packages as root on a Debian machine, and does nothing elsewhere. If one of them can't be had, the others are
+/// Installs packages as root on Debian, and does nothing elsewhere. If some are not available, the others are
 /// installed one by one.
 pub fn install(packages: &[&str]) {
     if !is_root() || !runs("apt-get") {
@@ -93,7 +94,7 @@ pub fn install(packages: &[&str]) {
     }
     let _alone = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     step(&format!("installing {}", packages.join(", ")));
-    // An installation must not start a service. This file prevents it. It is removed afterwards, and an
+    // An installation must not start a service, which this file prevents. It is removed afterwards; an
     // existing one is left alone.
     let policy = PlacedFile::new(POLICY, "#!/bin/sh\nexit 101\n");
     apt(&["update", "--quiet"]);
@@ -106,7 +107,7 @@ pub fn install(packages: &[&str]) {
     drop(policy);
 }
 
-/// A file that exists while this value does.
+/// A file that exists until this is dropped.
 struct PlacedFile(Option<&'static str>);
 
 impl PlacedFile {
@@ -133,7 +134,7 @@ impl Drop for PlacedFile {
     }
 }
 
-/// Runs apt, and returns whether it succeeded. A failure shows in what is still missing afterwards, too.
+/// Runs apt, and returns whether it succeeded. If it failed, the caller finds what is still missing, too.
 fn apt(args: &[&str]) -> bool {
     let status = Command::new("apt-get")
         .args(args)

@@ -1,6 +1,6 @@
 //! Fetches MySQL for tests. Debian's stable release has only MariaDB, and the packages of its unstable suite
-//! need a newer libc than this machine may have. So they are unpacked into a folder beside the build, with
-//! everything that they need, and run by the loader in them. Nothing is installed.
+//! need a newer libc than this machine may have. So the packages are unpacked into a folder of the build,
+//! with all dependencies, and their own loader runs them. Nothing is installed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -20,14 +20,14 @@ pub const NAME: &str = "mysqld (of MySQL)";
 /// The programs, each with its folder in the package.
 const PROGRAMS: [(&str, &str); 2] = [("mysqld", "usr/sbin"), ("mysql", "usr/bin")];
 const PACKAGES: [&str; 2] = ["mysql-server-core", "mysql-client-core"];
-/// The keys that sign what Debian's mirrors serve. Only Debian has this file.
+/// The keys with which Debian's mirrors are signed. Only Debian has this file.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A mirror's index may be newer than its packages for a while, and a network fails.
+/// A mirror's index may be newer than its packages for a while, and networks fail.
 const TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Fetches MySQL if it is missing: as root on Debian. Returns whether it is there then.
+/// Fetches MySQL if it is missing, as root on Debian. Returns whether it exists then.
 pub fn ensure() -> bool {
     if is_there() {
         return true;
@@ -57,8 +57,8 @@ fn is_there() -> bool {
     folders.any(|folder| PROGRAMS.iter().all(|(program, _)| is_mysql(&folder.join(program))))
 }
 
-/// Whether a program is MySQL's. MariaDB's programs have the same name. Servers do not run as root, so it is
-/// asked as tests run it.
+/// Whether a program is MySQL's, because MariaDB's programs have the same name. It is run as tests run it,
+/// since servers do not run as root.
 fn is_mysql(program: &Path) -> bool {
     if !program.is_file() {
         return false;
@@ -67,11 +67,11 @@ fn is_mysql(program: &Path) -> bool {
     if is_root() {
         command.args(["--reuid", "nobody", "--regid", "nogroup", "--clear-groups"]).arg(program);
     }
-    let Ok(told) = command.arg("--version").stdin(Stdio::null()).output() else { return false };
-    told.status.success() && !String::from_utf8_lossy(&told.stdout).contains("MariaDB")
+    let Ok(output) = command.arg("--version").stdin(Stdio::null()).output() else { return false };
+    output.status.success() && !String::from_utf8_lossy(&output.stdout).contains("MariaDB")
 }
 
-/// Unpacks the packages. What a killed run left is unpacked again; a folder with the final name is complete.
+/// Unpacks the packages. Leftovers of a killed run are replaced; a folder with the final name is complete.
 fn unpack() -> Result<()> {
     let (new, fetched) = (folder().with_extension("new"), folder().with_extension("packages"));
     for left in [&new, &fetched, &folder()] {
@@ -84,7 +84,7 @@ fn unpack() -> Result<()> {
     apt.run(&["update"])?;
     apt.run(&[&["install", "--yes", "--no-install-recommends", "--download-only"][..], &PACKAGES].concat())?;
     for package in apt.packages()? {
-        // Scripts of the packages are in Perl, and none of them runs here.
+        // The packages' Perl scripts are not needed.
         if !package.to_string_lossy().contains("perl") {
             run(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&new))?;
         }
@@ -99,7 +99,7 @@ fn unpack() -> Result<()> {
     fs::remove_dir_all(&fetched).context("removing the packages")
 }
 
-/// Writes a script that calls a program as if it were installed.
+/// Writes a script that runs a program as if it were installed.
 fn put_in_path(new: &Path, place: &str, program: &str) -> Result<()> {
     // The folder of this machine's architecture.
     let libraries = entry(&new.join("usr/lib"), |path| path.join("libc.so.6").exists())?;
@@ -107,7 +107,7 @@ fn put_in_path(new: &Path, place: &str, program: &str) -> Result<()> {
     let loader = entry(&libraries, is_loader)?;
     let within = |path: &Path| -> Result<String> { Ok(path.strip_prefix(new)?.display().to_string()) };
     let (loader, libraries) = (within(&loader)?, within(&libraries)?);
-    // The server looks for its messages and other files where it would be installed.
+    // The path at which the server looks for its messages and other files.
     let more = match program {
         "mysqld" => r#" --basedir="$root/usr" --lc-messages-dir="$root/usr/share/mysql""#,
         _ => "",

@@ -1,5 +1,5 @@
-//! The database servers that all tests of a run share. A program of the harness starts them, and ends with its standard
-//! input: so nothing is left when this process is killed.
+//! The database servers that all tests of a run share. A program of the harness starts them and ends with its
+//! standard input, so nothing remains if this process is killed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,12 +12,12 @@ pub struct SharedServers {
     program: Child,
     /// The program ends when this is closed.
     input: Option<ChildStdin>,
-    /// Name them to tests.
+    /// The variables that give tests their addresses.
     variables: Vec<(String, String)>,
 }
 
 impl SharedServers {
-    /// Starts a server of each kind that is installed, and waits until all answer.
+    /// Starts a server of each installed kind, and waits until all answer.
     pub fn start() -> Result<Self> {
         step("starting the database servers");
         let file = target().join("debug").join("kubewitness-test-services");
@@ -30,7 +30,7 @@ impl SharedServers {
         for line in BufReader::new(output).lines() {
             match line.context("reading where the servers are")?.split_once('=') {
                 Some((name, value)) => servers.variables.push((name.to_owned(), value.to_owned())),
-                // An empty line is the end.
+                // An empty line ends the list.
                 None => return Ok(servers),
             }
         }

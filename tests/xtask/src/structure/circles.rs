@@ -1,4 +1,4 @@
-//! Finds circles: in a graph of names, the groups in which every name leads to every other.
+//! Finds circles in a graph of names: groups in which every name leads to every other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ pub struct FolderCircle {
     pub folder: PathBuf,
     /// Its folders and files. A folder stands for everything below it.
     pub parts: BTreeSet<String>,
-    /// For each step from one part to another: how many uses there are, and one of them.
+    /// For each step from one part to another, the number of uses and an example.
     pub steps: BTreeMap<(String, String), (usize, (PathBuf, PathBuf))>,
 }
 
-/// All circles, searched in every folder that contains folders.
+/// All circles. Every folder that contains folders is searched.
 pub fn of_folders(edges: &FileEdges) -> Vec<FolderCircle> {
     let files = edges.iter().flat_map(|(from, to)| [from, to]);
     let folders: BTreeSet<&Path> = files.flat_map(|file| file.ancestors().skip(1)).collect();

@@ -1,6 +1,6 @@
-//! `cargo xtask structure`: measures the folders of source, tests and benchmarks. It finds those that are too large,
-//! those whose first file does not say what they are for, and those of source that use each other in circles. It
-//! judges names and doc comments, too. It changes nothing.
+//! `cargo xtask structure`: measures the folders of source, tests and benchmarks. It reports folders that are
+//! too large, folders whose first file does not state their purpose, and source folders that use each other
+//! in circles. It also judges names and doc comments. It changes nothing.
 
 mod circles;
 mod modules;
@@ -24,12 +24,12 @@ const ENTRIES: usize = 12;
 /// How many of the largest are printed.
 const SHOWN: usize = 8;
 
-/// Folders that still have more entries, with their number. It may not grow, and a line goes when its folder
-/// fits.
+/// Folders that still have more entries, with their number. It may not grow, and a line is removed when its
+/// folder fits.
 const LARGE: &[(&str, usize)] = &[];
 
-/// Circles of folders that still exist, with the reason. No other may be added, and a line goes with its
-/// circle.
+/// Circles of folders that still exist, with the reason. No other may be added, and a line is removed with
+/// its circle.
 const CIRCLES: &[(&str, &str)] = &[];
 
 #[derive(Default)]
@@ -108,7 +108,7 @@ fn walk(
     Ok(())
 }
 
-/// Whether the file introduces a folder: that in which it lies, or the one beside it that has its name.
+/// Whether the file introduces a folder: the one that contains it, or the one beside it with its name.
 fn is_first(file: &Path) -> bool {
     let stem = file.file_stem().unwrap_or_default();
     ["lib", "main", "mod"].iter().any(|name| stem == *name) || file.with_extension("").is_dir()
@@ -127,7 +127,7 @@ fn title(circle: &FolderCircle) -> String {
 
 fn report(found: &FolderFindings) -> String {
     let mut text = String::new();
-    let mut line = |said: std::fmt::Arguments<'_>| writeln!(text, "{said}").is_ok();
+    let mut line = |text_of_line: std::fmt::Arguments<'_>| writeln!(text, "{text_of_line}").is_ok();
     line(format_args!("entries of a folder, at most {ENTRIES} under src, tests and benches:"));
     for (folder, entries) in largest(&found.folders) {
         line(format_args!("  {entries:4}  {}", folder.display()));

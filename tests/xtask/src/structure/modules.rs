@@ -102,30 +102,30 @@ impl ModuleTree {
 
     /// The place where a path's target is defined; `None` for other crates.
     fn resolve(&self, from: usize, path: &[String]) -> Option<NamedThing> {
-        self.followed(from, path, &mut BTreeSet::new())
+        self.follow_path(from, path, &mut BTreeSet::new())
     }
 
     /// `asked`: the names already looked up, with their modules. Each is looked up once, so that circles of
     /// re-exports end.
-    fn followed(&self, from: usize, path: &[String], asked: &mut AskedNames) -> Option<NamedThing> {
+    fn follow_path(&self, from: usize, path: &[String], asked: &mut AskedNames) -> Option<NamedThing> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
             "crate" => NamedThing::Module(0),
             "self" => NamedThing::Module(from),
             "super" => NamedThing::Module(self.0[from].parent?),
-            name => self.named(from, name, asked)?,
+            name => self.resolve_name(from, name, asked)?,
         };
         rest.iter().try_fold(start, |at, name| match (at, name.as_str()) {
             (NamedThing::Item(_), _) => Some(at),
             (NamedThing::Module(module), "super") => self.0[module].parent.map(NamedThing::Module),
             // An item of another crate counts as the item of the module through which it was named.
             (NamedThing::Module(module), name) => {
-                Some(self.named(module, name, asked).unwrap_or(NamedThing::Item(module)))
+                Some(self.resolve_name(module, name, asked).unwrap_or(NamedThing::Item(module)))
             }
         })
     }
 
-    fn named(&self, at: usize, name: &str, asked: &mut AskedNames) -> Option<NamedThing> {
+    fn resolve_name(&self, at: usize, name: &str, asked: &mut AskedNames) -> Option<NamedThing> {
         let module = &self.0[at];
         if let Some(child) = module.children.get(name) {
             return Some(NamedThing::Module(*child));
@@ -138,11 +138,11 @@ impl ModuleTree {
         }
         let imports = &module.body.imports;
         if let Some(import) = imports.iter().find(|import| import.name.as_deref() == Some(name)) {
-            return self.followed(at, &import.path, asked);
+            return self.follow_path(at, &import.path, asked);
         }
         imports.iter().filter(|import| import.name.is_none()).find_map(|glob| {
-            match self.followed(at, &glob.path, asked)? {
-                NamedThing::Module(to) if to != at => self.named(to, name, asked),
+            match self.follow_path(at, &glob.path, asked)? {
+                NamedThing::Module(to) if to != at => self.resolve_name(to, name, asked),
                 _ => None,
             }
         })

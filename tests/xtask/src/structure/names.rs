@@ -1,9 +1,9 @@
 //! Judges the names and the doc comments of the project's own code, by the vocabulary of `CONTRIBUTING.md`.
 //!
-//! A reader knows a type by its name alone, so a name says thing and role, and stands once in a crate. No compiler
-//! or lint of the toolchain checks that. The check reads tokens: to resolve names would cost a build of everything.
-//! So it can't see names that a macro makes, and it takes two types of one name in one file for the two sides
-//! of a `cfg`.
+//! A reader knows a type by its name alone, so a name has a thing and a role, and is unique in its crate. No
+//! compiler or lint of the toolchain checks that. The check reads tokens, because resolving names would need
+//! a build of everything. So it can't see names that a macro makes, and it assumes that two types of one name
+//! in one file are the two sides of a `cfg`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ const BARE: &[&str] = &[
     "stood", "that", "them", "then", "there", "these", "they", "this", "those", "told", "untold", "went",
 ];
 
-/// Words that begin a riddle: the sentence has no subject yet.
+/// Words that begin a riddle, because the sentence has no subject yet.
 const RIDDLES: [&str; 2] = ["What", "Of"];
 
-/// Beginnings of a question that is answered by yes or no.
+/// Beginnings of functions that ask a yes-or-no question.
 const QUESTIONS: [&str; 3] = ["is_", "has_", "may_"];
 
-/// Types that still share a name within a crate. No other may be added, and a line goes with its pair.
+/// Types that still share a name within a crate. No other may be added, and a line is removed with its pair.
 const TWICE: &[(&str, &str)] = &[];
 
 /// The names and comments of all files, by crate.
@@ -33,14 +33,14 @@ pub struct DefinedNames {
     types: BTreeMap<(PathBuf, String), BTreeSet<PathBuf>>,
     /// Types and public functions with a bare word as their name: file, kind and name.
     bare: BTreeSet<(PathBuf, &'static str, String)>,
-    /// Functions whose name asks a question that they don't answer: file and name.
+    /// Functions whose name asks a question that their result does not answer: file and name.
     unanswered: BTreeSet<(PathBuf, String)>,
     /// The file and the line of each doc comment that opens with a riddle.
     riddles: BTreeSet<(PathBuf, usize)>,
 }
 
 impl DefinedNames {
-    /// Takes one file. `package` is the folder of its crate.
+    /// Reads one file. `package` is the folder of its crate.
     pub fn read(&mut self, package: &Path, file: &Path, text: &str) -> Result<()> {
         let tokens: TokenStream =
             text.parse().map_err(|error| anyhow!("{} is no Rust: {error}", file.display()))?;
@@ -119,12 +119,12 @@ impl DefinedNames {
     }
 }
 
-/// `Told` and `told` alike.
+/// Treats `Told` and `told` alike.
 fn is_bare(name: &str) -> bool {
     BARE.iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
-/// The lines of doc comments whose first word opens a riddle. Later lines of a comment are not looked at.
+/// The lines of doc comments whose first word opens a riddle. Only a comment's first line is checked.
 fn riddles(text: &str) -> impl Iterator<Item = usize> {
     let mut before = "";
     text.lines().map(str::trim_start).zip(1..).filter_map(move |(line, number)| {
@@ -140,7 +140,7 @@ struct NameDefinition {
     kind: &'static str,
     name: String,
     is_public: bool,
-    /// Within a function: its name matters to nobody else.
+    /// Whether it is within a function, so that no other code uses its name.
     is_inner: bool,
     is_unanswered: bool,
 }
@@ -148,7 +148,7 @@ struct NameDefinition {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum NamePlace {
     Module,
-    /// The body of a public trait, whose functions are as public as it is.
+    /// The body of a public trait, whose functions are as public as the trait.
     Trait,
     Impl,
     Function,
@@ -160,7 +160,8 @@ impl NameDefinition {
     }
 }
 
-/// A test's name is a sentence: the function at this token is one if an attribute before it says so.
+/// Whether the function at this token is a test, according to the attribute before it. A test's name is a
+/// sentence.
 fn is_test(tokens: &[TokenTree], at: usize) -> bool {
     let before = tokens[..at].iter().rev();
     let head = before.take_while(|token| match token {
@@ -172,7 +173,8 @@ fn is_test(tokens: &[TokenTree], at: usize) -> bool {
     attributes.any(|token| token.to_string().contains("test"))
 }
 
-/// `Result<bool, E>` and `impl Fn(&A) -> bool` answer, too.
+/// Whether a function returns an answer to a question. `Result<bool, E>` and `impl Fn(&A) -> bool` count,
+/// too.
 fn returns_bool(function: &[TokenTree]) -> bool {
     let signature = function.iter().take_while(|token| match token {
         TokenTree::Group(group) => group.delimiter() != Delimiter::Brace,

@@ -1,7 +1,9 @@
-//! Reads what one Rust file says about modules: which it declares, what it imports, which paths it names.
+//! Reads the modules of one Rust file: those that it declares, those that it imports, and the paths in its
+//! code.
 //!
-//! It reads tokens, not syntax trees. That is enough for paths, sees into macros, and builds in a second. It
-//! leaves out items marked `#[cfg(test)]`. Knows nothing about folders or other files.
+//! It reads tokens instead of syntax trees. That is enough for paths, covers macros, and builds in a second.
+//! Items marked
+//! `#[cfg(test)]` are left out. It does not know folders or other files.
 
 use std::collections::BTreeSet;
 
@@ -79,7 +81,7 @@ fn attributes(tokens: &[TokenTree]) -> (usize, bool) {
     (at, is_test)
 }
 
-/// Paths in attributes. What stands in `cfg_attr(test, …)` is for tests alone.
+/// Paths in attributes, without those in `cfg_attr(test, …)`, which are for tests alone.
 fn uses_of_attributes(tokens: &[TokenTree], body: &mut ModuleBody) {
     for token in tokens {
         if let TokenTree::Group(group) = token
@@ -117,10 +119,10 @@ fn after_visibility(tokens: &[TokenTree]) -> &[TokenTree] {
 }
 
 fn item(tokens: &[TokenTree], body: &mut ModuleBody) {
-    let said = after_visibility(tokens);
-    match said {
+    let declaration = after_visibility(tokens);
+    match declaration {
         [word, tree @ ..] if is_ident(word, "use") => {
-            let is_public = said.len() < tokens.len();
+            let is_public = declaration.len() < tokens.len();
             use_tree(tree, &mut Vec::new(), &mut |path, name| {
                 body.imports.push(ModuleImport { path, name, is_public });
             });
@@ -134,8 +136,8 @@ fn item(tokens: &[TokenTree], body: &mut ModuleBody) {
             _ => body.files.push(name.to_string()),
         },
         _ => {
-            body.items.extend(defined(said));
-            code(said, body);
+            body.items.extend(defined(declaration));
+            code(declaration, body);
         }
     }
 }

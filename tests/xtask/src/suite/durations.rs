@@ -1,7 +1,8 @@
-//! How long tests took when they were run last. It decides what begins first and what runs beside it, never whether a
-//! test passes.
+//! The durations of tests in earlier runs. They decide the order of tests and which run concurrently, never
+//! whether a test passes.
 //!
-//! `target/test-durations.tsv` is from this machine. `tests/durations.tsv` is for fresh ones, where CI runs:
+//! `target/test-durations.tsv` is from this machine. `tests/durations.tsv` is for fresh machines, such as
+//! those of CI:
 //! `cargo xtask test --timings` writes it.
 
 use std::collections::BTreeMap;
@@ -12,20 +13,19 @@ use anyhow::{Context, Result};
 use super::outcome::JobOutcome;
 use crate::build::{root, target};
 
-/// A test that takes longer is a job of its own.
-const LONG: f64 = 2.0;
-/// The shortest time that is remembered.
-const REMEMBERED: f64 = 0.5;
-/// How much of a processor a test keeps busy that nobody has measured.
+/// A test that takes longer is a separate job.
+const LONG_TEST: f64 = 2.0;
+/// The shortest recorded duration.
+const SHORTEST_RECORDED: f64 = 0.5;
+/// The share of a processor that a test without measurement is assumed to use.
 const USUAL_SHARE: f64 = 0.75;
-/// The work that the servers that tests share do for a test, in processors. No measurement of the test
-/// contains it.
+/// The share of a processor that shared servers use for a test. No measurement of the test contains it.
 const SERVERS_SHARE: f64 = 0.1;
-/// A test whose processor time grew no more than so does what it did before.
+/// If a test's processor time grew by no more than this factor, it does the same work as before.
 const SAME_WORK: f64 = 1.5;
 /// The name of the job that has all the short tests of a program.
 const SHORT_TESTS: &str = "(short tests)";
-/// The estimates for tests that nobody has measured yet: one with servers, and one without.
+/// The estimates for tests without measurement: one with servers, and one without.
 const UNKNOWN_LONG: TestEstimate = TestEstimate { wall: 8.0, processor: 8.0 * USUAL_SHARE };
 const UNKNOWN_SHORT: TestEstimate = TestEstimate { wall: 0.03, processor: 0.03 };
 
@@ -36,21 +36,21 @@ pub struct TestEstimate {
 }
 
 impl TestEstimate {
-    /// How many processors its own processes keep busy.
+    /// How many processors the test's own processes use.
     fn own_share(self) -> f64 {
         if self.wall > 0.0 { self.processor / self.wall } else { 1.0 }
     }
 
-    /// How many processors are busy with it.
+    /// How many processors the test uses, including shared servers.
     pub fn share(self) -> f64 {
         self.own_share() + SERVERS_SHARE
     }
 
-    /// The same after one more run. A test beside many others waits for a processor, and then seems to need less of one than it
-    /// does: if that were believed, each run would put more tests beside each other than the one before. So its quickest run
-    /// counts, until it has more to do.
+    /// The estimate after one more run. A test beside many others waits for a processor, and then seems to
+    /// need a smaller share. If that counted, each run would start more tests concurrently than the last. So
+    /// the quickest run counts, until the test has more work.
     fn after(self, measured: Self) -> Self {
-        let does_more = measured.processor > self.processor * SAME_WORK + REMEMBERED;
+        let does_more = measured.processor > self.processor * SAME_WORK + SHORTEST_RECORDED;
         let wall = if does_more { measured.wall } else { measured.wall.min(self.wall) };
         Self { wall, ..measured }
     }
@@ -63,11 +63,11 @@ pub struct TestDurations {
 }
 
 impl TestDurations {
-    /// Those of this machine, or else those that the repository has.
+    /// The durations of this machine, or else those of the repository.
     pub fn load() -> Self {
         let mut durations = Self::default();
         for file in [for_fresh_machines(), local()] {
-            // Without the file the tests run in another order.
+            // Without the file, only the order of the tests differs.
             durations.known.extend(parse(&std::fs::read_to_string(file).unwrap_or_default()));
         }
         durations
@@ -78,10 +78,10 @@ impl TestDurations {
     }
 
     pub fn is_long(&self, program: &str, test: &str) -> bool {
-        self.get(program, test).is_some_and(|known| known.wall >= LONG)
+        self.get(program, test).is_some_and(|known| known.wall >= LONG_TEST)
     }
 
-    /// For a job with these tests.
+    /// The estimate for a job of these tests.
     pub fn estimate(&self, program: &str, tests: &[String]) -> TestEstimate {
         if let [test] = tests {
             return self.get(program, test).unwrap_or(UNKNOWN_LONG);
@@ -92,7 +92,7 @@ impl TestDurations {
         self.get(program, SHORT_TESTS).unwrap_or(unknown)
     }
 
-    /// The same with what was measured now.
+    /// The estimates including these measurements.
     pub fn updated(&self, outcomes: &[JobOutcome]) -> Self {
         let mut durations = self.clone();
         for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_none()) {
@@ -101,7 +101,7 @@ impl TestDurations {
                 [test] => durations.remember(&outcome.program, &test.name, measured),
                 tests => {
                     durations.remember(&outcome.program, SHORT_TESTS, measured);
-                    // Nobody knows which of them the processor worked for.
+                    // The processor time of a job can't be attributed to its tests.
                     let alone = |seconds| TestEstimate {
                         wall: seconds,
                         processor: seconds * measured.own_share().min(1.0),
@@ -120,8 +120,9 @@ impl TestDurations {
     fn remember(&mut self, program: &str, test: &str, measured: TestEstimate) {
         let key = (program.to_owned(), test.to_owned());
         let known = self.known.get(&key).copied();
-        // One that is known stays so if it is short now: the file for fresh machines may call it long.
-        if known.is_some() || measured.wall >= REMEMBERED || test == SHORT_TESTS {
+        // A recorded test stays recorded although it is short now, because the file for fresh machines may
+        // count it as long.
+        if known.is_some() || measured.wall >= SHORTEST_RECORDED || test == SHORT_TESTS {
             self.known.insert(key, known.map_or(measured, |known| known.after(measured)));
         }
     }
@@ -155,7 +156,7 @@ fn write(file: &std::path::Path, text: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("writing {}", file.display()))
 }
 
-/// A line that is none is passed over: the file decides about the order alone.
+/// Invalid lines are skipped, because the file only decides the order.
 fn parse(text: &str) -> BTreeMap<(String, String), TestEstimate> {
     let entry = |line: &str| {
         let mut columns = line.split('\t');

@@ -13,20 +13,20 @@ use super::durations::TestDurations;
 use super::programs::TestProgram;
 use crate::build::process::{MeasuredChild, MeasuredEnd};
 
-/// A job that runs longer has hung. The longest test takes a few minutes on a busy machine.
+/// A job that takes longer hangs. The longest test takes a few minutes on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(15 * 60);
-/// Some of the short tests of a program wait, so two of them share one processor.
+/// Some of a program's short tests wait, so two of them share one processor.
 const THREADS_OF_SHORT_TESTS: &str = "2";
 
 pub struct TestJob {
-    /// Its place among the programs.
+    /// The index of its program.
     pub program: usize,
     pub tests: Vec<String>,
-    /// The name that is printed of it.
+    /// The name in the output.
     pub name: String,
-    /// Seconds that it is expected to take.
+    /// The expected duration in seconds.
     pub expected: f64,
-    /// How many processors it is expected to keep busy.
+    /// How many processors it is expected to use.
     pub share: f64,
 }
 
@@ -58,7 +58,7 @@ pub struct JobEnd {
 }
 
 impl RunningJob {
-    /// `log` gets what the job prints.
+    /// Starts the job, which writes its output to `log`.
     pub fn start(job: TestJob, mut command: Command, log: &Path, selection: &TestSelection) -> Result<Self> {
         let waits = log.with_extension("waits");
         let output = File::create(log).with_context(|| format!("making {}", log.display()))?;
@@ -69,7 +69,7 @@ impl RunningJob {
             command.arg("--ignored");
         }
         if selection.timings {
-            // The test harness prints the seconds of a test only where unstable options are allowed.
+            // The test harness prints the seconds of a test only if unstable options are allowed.
             command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--report-time"]);
         }
         command.arg("--exact").args(&job.tests).env("KUBEWITNESS_WAITS", &waits);
@@ -78,7 +78,7 @@ impl RunningJob {
         Ok(Self { job, child, log: log.to_owned(), waits })
     }
 
-    /// How it ended, or `None` while it runs. A job past its deadline is killed with its children.
+    /// The end of the job, or `None` while it runs. A job past its deadline is killed with its children.
     pub fn poll(&mut self) -> Result<Option<JobEnd>> {
         let is_late = self.child.running_for() > DEADLINE;
         if is_late {
@@ -88,7 +88,7 @@ impl RunningJob {
         Ok(self.child.poll()?.map(end))
     }
 
-    /// SIGKILL to its process and to everything that this started.
+    /// Sends SIGKILL to the job's process and to all its descendants.
     pub fn kill(&self) {
         let mut family = vec![self.child.id()];
         let mut next = 0;
@@ -103,7 +103,7 @@ impl RunningJob {
     }
 }
 
-/// The processes that a process started and that still have it as their parent.
+/// The children of a process.
 fn children(pid: u32) -> Vec<u32> {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let of_thread = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children")).ok();

@@ -1,14 +1,16 @@
 //! Runs the tests of the workspace in one pool of processes.
 //!
-//! The problem: 3,300 tests on two cores. Most of them compute for milliseconds, some hundred start servers and wait.
-//! `cargo test` runs one program after the other, so a core is idle whenever the last test of a program waits.
+//! The problem: 3,300 tests on two cores. Most of them compute for milliseconds, some hundred start servers
+//! and wait.
+//! `cargo test` runs one program after the other, so a core is idle whenever the last test of a program
+//! waits.
 //!
-//! The choice: a job is a process. A test that takes seconds is a job of its own, and the short tests of a program are
-//! one job. The pool starts the longest job first, and as many beside each other as the processors can take, judged by
-//! how much processor time each job took for its wall time at an earlier run ([`durations`]). A runner of tests from a
-//! registry was rejected: it takes minutes to compile before the first test can begin.
+//! The choice: a job is a process. A test that takes seconds is a job of its own, and the short tests of a
+//! program are one job. The pool starts the longest job first, and as many concurrently as the processors
+//! allow, according to the processor time and wall time of each job in earlier runs ([`durations`]). A test
+//! runner from a registry was rejected: it takes minutes to compile before the first test can begin.
 //!
-//! The invariant: each test that the programs list is run once, and each job ends, by itself or by its deadline.
+//! The invariant: each listed test is run once, and each job ends, by itself or by its deadline.
 
 mod durations;
 mod job;
@@ -31,31 +33,31 @@ use durations::TestDurations;
 use job::TestJob;
 use programs::TestProgram;
 
-/// The tests that somebody asked to run.
+/// The requested tests.
 #[derive(Default)]
 pub struct TestSelection {
-    /// Packages, by name; none stands for all of them.
+    /// The names of packages; empty for all.
     pub packages: Vec<String>,
-    /// A test runs if its name contains one of these; none stands for all of them.
+    /// Parts of test names, one of which must match; empty for all.
     pub filters: Vec<String>,
-    /// Whether tests run that are ignored otherwise. They do something for somebody, and prove nothing.
+    /// Whether to run ignored tests. They do something useful for a person, and prove nothing.
     pub ignored: bool,
-    /// Whether all tests run, and not one of each [pair](pairs).
+    /// Whether to run all tests instead of one of each [pair](pairs).
     pub complete: bool,
-    /// Whether a test that is skipped is a failure, as in CI.
+    /// Whether a skipped test is a failure, as in CI.
     pub skips_nothing: bool,
-    /// Whether tables of durations are printed, and the repository's durations are written anew.
+    /// Whether to print tables of durations, and to update the repository's durations.
     pub timings: bool,
 }
 
 impl TestSelection {
-    /// Whether nobody asked for certain tests.
+    /// Whether no particular tests were requested.
     pub fn is_everything(&self) -> bool {
         self.packages.is_empty() && self.filters.is_empty()
     }
 }
 
-/// Runs the selected tests, also after one failed. `prepare` sets the variables that they need.
+/// Runs the selected tests. A failure does not stop the others. `prepare` sets the variables that they need.
 pub fn run(
     selection: &TestSelection,
     artifacts: &str,
@@ -67,14 +69,14 @@ pub fn run(
     if selection.filters.is_empty() && !selection.complete {
         let mut tests: Vec<_> = programs.iter_mut().map(|program| &mut program.tests).collect();
         let left_out = pairs::take_one_of_each(&mut tests, seed);
-        step(&format!("{left_out} tests are left to seed + 1, or to --complete: {}", pairs::WHICH));
+        step(&format!("{left_out} tests are left to seed + 1, or to --complete: {}", pairs::LEFT_OUT));
     }
     let durations = TestDurations::load();
     let jobs = plan(&programs, selection, &durations);
     let is_without_test = |filter: &&String| {
         !programs.iter().flat_map(|program| &program.tests).any(|test| test.contains(filter.as_str()))
     };
-    // A word that finds nothing is misspelt, or the test that it stood for is gone.
+    // A filter without matches is misspelt, or its test was removed.
     let without: Vec<_> = selection.filters.iter().filter(is_without_test).map(String::as_str).collect();
     if jobs.is_empty() || !without.is_empty() {
         bail!("no test has a name with {}", without.join(", nor one with "));

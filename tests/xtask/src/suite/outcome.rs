@@ -1,11 +1,11 @@
-//! How a job ended, read from what it printed.
+//! The outcome of a job, read from its output.
 
 use anyhow::{Context, Result, bail};
 
 use super::job::{JobEnd, TestJob};
 use super::waits::{self, RecordedWait};
 
-/// How much of each failed test, and of each failed job, is repeated at the end.
+/// How many lines of each failed test, and of each failed job, are repeated at the end.
 const LINES_OF_A_TEST: usize = 15;
 const LINES_OF_A_JOB: usize = 60;
 const LONGEST_LINE: usize = 500;
@@ -13,20 +13,20 @@ const LONGEST_LINE: usize = 500;
 #[derive(Default)]
 pub struct JobOutcome {
     pub program: String,
-    /// The name that is printed of it.
+    /// The name in the output.
     pub name: String,
     pub tests: Vec<TestOutcome>,
     pub counts: TestCounts,
     pub wall: f64,
     pub processor: f64,
     pub waits: Vec<RecordedWait>,
-    /// Why it failed, if it did.
+    /// The reason for its failure.
     pub failure: Option<String>,
 }
 
 pub struct TestOutcome {
     pub name: String,
-    /// Known where the test harness was asked for it.
+    /// `None` if the test harness did not print it.
     pub seconds: Option<f64>,
 }
 
@@ -71,7 +71,7 @@ impl JobOutcome {
         })
     }
 
-    /// One line, or all that a failed job says.
+    /// Prints one line, or for a failed job its whole output.
     pub fn show(&self) {
         let word = if self.failure.is_some() { "\x1b[31mFAILED\x1b[0m" } else { "ok" };
         eprintln!("{word:>6} {:7.1}s  {}", self.wall, self.name);
@@ -81,7 +81,7 @@ impl JobOutcome {
     }
 }
 
-/// Prints the sum, and fails where a test failed.
+/// Prints the sum. It is an error if a test failed.
 pub fn summary(outcomes: &[JobOutcome]) -> Result<()> {
     let mut all = TestCounts::default();
     for outcome in outcomes {
@@ -114,15 +114,15 @@ fn counts(log: &str) -> Option<TestCounts> {
     Some(TestCounts { passed: number("passed")?, failed: number("failed")?, ignored: number("ignored")? })
 }
 
-/// The seconds of a line such as `test NAME ... ok <0.123s>`.
+/// The seconds in a line such as `test NAME ... ok <0.123s>`.
 fn report_time(log: &str, test: &str) -> Option<f64> {
     let begin = format!("test {test} ... ");
     let line = log.lines().find(|line| line.starts_with(&begin))?;
     line.rsplit_once('<')?.1.strip_suffix("s>")?.parse().ok()
 }
 
-/// The beginning of what each failed test says, or the end of what a program printed that ended before it could list
-/// them.
+/// The beginning of each failed test's output. If the program ended before it could list them, the end of its
+/// output.
 fn reasons(printed: &str) -> String {
     let cut = |line: &str| line.chars().take(LONGEST_LINE).collect::<String>();
     let Some((_, listed)) = printed.split_once("\nfailures:\n") else {

@@ -1,4 +1,4 @@
-//! The packages of the workspace, by what people call them.
+//! The packages of the workspace, under the names that people use.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ const PREFIX: &str = "kubewitness-";
 
 /// A member of the workspace.
 pub struct WorkspacePackage {
-    /// Within the workspace, such as `host/core`.
+    /// The path within the workspace, such as `host/core`.
     folder: PathBuf,
-    /// Such as `kubewitness-core`.
+    /// The name, such as `kubewitness-core`.
     name: String,
 }
 
-/// Reads them from the manifests. A call of cargo would take longer, and its answer needs a parser of JSON.
+/// Reads the packages from the manifests. Cargo would take longer, and its answer needs a JSON parser.
 pub fn members() -> Result<Vec<WorkspacePackage>> {
     let path = root().join("Cargo.toml");
     let manifest = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
@@ -35,7 +35,7 @@ fn member(folder: &str) -> Result<WorkspacePackage> {
     Ok(WorkspacePackage { folder: folder.into(), name: name.to_owned() })
 }
 
-/// The whole name of a package that somebody calls `core`, `host/core` or `kubewitness-core`.
+/// The full name of the package `core`, `host/core` or `kubewitness-core`.
 pub fn find(members: &[WorkspacePackage], called: &str) -> Option<String> {
     let folder = called.trim_end_matches('/');
     let is_called = |package: &&WorkspacePackage| {

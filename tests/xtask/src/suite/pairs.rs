@@ -1,21 +1,21 @@
-//! Tests in pairs: the same test of MySQL and of MariaDB, or of a plugin in Python and of one in JavaScript. The code under
-//! test is nearly the same for both, and both together take a sixth of the time of all tests. So a run of all tests takes
-//! one of each pair. An even seed takes the tests that an odd one leaves out.
+//! Tests in pairs: the same test of MySQL and of MariaDB, or of a plugin in Python and of one in JavaScript.
+//! The code under test is nearly the same for both, and both together take a sixth of the time of all tests.
+//! So a run of all tests takes one of each pair. An even seed takes the tests that an odd one leaves out.
 
 use std::collections::BTreeMap;
 
 /// The words by which the names of two tests of a pair differ.
 const WORDS: [[&str; 2]; 2] = [["mysql", "mariadb"], ["python", "javascript"]];
 
-/// The words that are printed of the tests that are left out.
-pub const WHICH: &str = "a pair tests the same of MySQL and MariaDB, or of Python and JavaScript";
+/// The printed names of the tests that are left out.
+pub const LEFT_OUT: &str = "a pair tests the same of MySQL and MariaDB, or of Python and JavaScript";
 
-/// Takes one of each pair from the tests of each program, and returns how many it left out.
+/// Removes one test of each pair from the programs, and returns the number of removed ones.
 pub fn take_one_of_each(programs: &mut [&mut Vec<String>], seed: &str) -> usize {
     let is_odd = seed.bytes().last().is_some_and(|last| last % 2 == 1);
     let mut left_out = 0;
     for words in WORDS {
-        // Counted over all programs, so that each run has both words.
+        // Counted over all programs, so that each run has tests with both words.
         let mut turn = usize::from(is_odd);
         for tests in programs.iter_mut() {
             for pair in pairs(tests, words) {

@@ -1,4 +1,4 @@
-//! Starts jobs as the schedule says, and shows how each ended.
+//! Starts jobs in the order of the schedule, and prints their outcomes.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::outcome::JobOutcome;
 use super::programs::TestProgram;
 use super::schedule::JobSchedule;
 
-/// How often the pool looks for jobs that have ended.
+/// The pause between two checks for ended jobs.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub fn run_all(
@@ -53,7 +53,7 @@ struct JobPool {
 }
 
 impl JobPool {
-    /// Takes the jobs that have ended.
+    /// Collects the outcomes of ended jobs.
     fn collect(&mut self, programs: &[TestProgram]) -> Result<()> {
         let mut index = 0;
         while index < self.running.len() {

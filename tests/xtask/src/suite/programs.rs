@@ -1,4 +1,4 @@
-//! The programs with tests that cargo built, and the tests that each of them lists.
+//! The test programs that cargo built, and the tests in each of them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::build;
 
-/// Their tests start processes and servers: each test is a process of its own, so that many of them can wait beside
-/// each other.
+/// Packages whose tests start processes and servers. Each of their tests is a separate process, so that many
+/// can wait concurrently.
 const ONE_JOB_A_TEST: [&str; 2] = ["tests/e2e", "tests/processes"];
 
 /// A program with tests, of the package in this folder.
 pub struct TestProgram {
-    /// The package's folder within the workspace, and the program's own name: `host/core: kubewitness_core`.
+    /// The package's folder within the workspace with the program's own name: `host/core: kubewitness_core`.
     pub name: String,
     package: PathBuf,
     file: PathBuf,
@@ -21,7 +21,7 @@ pub struct TestProgram {
     pub tests: Vec<String>,
 }
 
-/// Finds the programs in what cargo printed while it built them.
+/// Finds the programs in cargo's messages about the build.
 pub fn of_messages(messages: &str, prepare: &dyn Fn(&mut Command)) -> Result<Vec<TestProgram>> {
     let mut programs: Vec<_> = messages.lines().filter_map(of_message).collect();
     if programs.is_empty() {
@@ -33,9 +33,9 @@ pub fn of_messages(messages: &str, prepare: &dyn Fn(&mut Command)) -> Result<Vec
     Ok(programs)
 }
 
-/// Reads one of cargo's messages. A parser of JSON would have to be compiled before anything else can begin.
+/// Reads one of cargo's messages. A JSON parser would have to be compiled before anything else can begin.
 fn of_message(message: &str) -> Option<TestProgram> {
-    // A program that is no test has this of its target, but not of its profile.
+    // A program without tests has this in its target, but not in its profile.
     let (profile, _) = message.split_once("\"profile\":{")?.1.split_once('}')?;
     if !message.contains("\"reason\":\"compiler-artifact\"") || !profile.contains("\"test\":true") {
         return None;
@@ -61,7 +61,7 @@ impl TestProgram {
         ONE_JOB_A_TEST.iter().any(|package| self.package.ends_with(package))
     }
 
-    /// The program in its package's folder, as cargo starts it.
+    /// A command that runs the program in its package's folder, as cargo does.
     pub fn command(&self, prepare: &dyn Fn(&mut Command)) -> Command {
         let mut command = build::program(&self.file);
         prepare(command.current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package));

@@ -1,13 +1,13 @@
-//! Decides which job begins next. It knows neither processes nor time.
+//! Decides which job begins next, without processes or clocks.
 
 use super::job::TestJob;
 
-/// At most so many jobs at once, however idle they are: each may hold a browser, a controller and a database.
+/// The most concurrent jobs, however idle they are: each may hold a browser, a controller and a database.
 const MOST_JOBS: usize = 8;
-/// How much more than the processors have is begun. No share is exact, and two tests that compute alone need more than two
-/// processors with what servers do for them.
+/// How far the shares of running jobs may exceed the processors. Shares are estimates, and the servers of two
+/// computing tests need more than two processors together with them.
 const SLACK: f64 = 0.5;
-/// Tests that measure processor time, memory or delay: nothing runs beside them.
+/// Tests that measure processor time, memory or delay. They run alone.
 const EXCLUSIVE: [&str; 1] = ["tests/e2e: it limits::processors::"];
 
 pub struct JobSchedule {
@@ -26,7 +26,7 @@ impl JobSchedule {
         Self { waiting, exclusive, processors: processors as f64 }
     }
 
-    /// The longest job that fits beside those that run; `running` has the share of each of them.
+    /// The longest job that fits beside the running ones; `running` has their shares.
     pub fn next(&mut self, running: &[f64]) -> Option<TestJob> {
         if running.len() >= MOST_JOBS {
             return None;

@@ -1,14 +1,14 @@
-//! The tables of `cargo xtask test --timings`: what took how long.
+//! The tables of `cargo xtask test --timings`.
 
 use std::time::Duration;
 
 use super::outcome::JobOutcome;
 use crate::build::BuildTimes;
 
-/// Rows of the tables of crates and of tests.
+/// Rows in the tables of crates and of tests.
 const CRATES: usize = 20;
 const TESTS: usize = 20;
-/// How many waits of a test are listed, and from how many seconds on.
+/// How many waits of a test are listed, and the shortest of them in seconds.
 const WAITS: usize = 3;
 const SHORTEST_WAIT: f64 = 0.5;
 const LONGEST_TEXT: usize = 60;

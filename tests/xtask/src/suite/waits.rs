@@ -1,4 +1,4 @@
-//! The waits of a test: the harness of tests writes a line for each wait, with its seconds.
+//! The waits of a test. The test harness writes a line for each wait, with its seconds.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ pub struct RecordedWait {
     pub seconds: f64,
 }
 
-/// The longest first. A test that waits for nothing writes no file.
+/// The waits, longest first. A test without waits writes no file.
 pub fn read(file: &Path) -> Vec<RecordedWait> {
     let mut waits = parse(&std::fs::read_to_string(file).unwrap_or_default());
     waits.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));

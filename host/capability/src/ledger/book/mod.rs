@@ -244,7 +244,8 @@ impl LedgerBook {
         Ok(intent)
     }
 
-    /// The append counts. The line needs no sync: without it the append is found complete.
+    /// Records that the append counts. The line needs no sync: without it, recovery finds the append
+    /// complete.
     pub fn keep_append(&mut self, intent: AppendIntent, last: Vec<u8>) -> io::Result<()> {
         self.count(&intent);
         self.last = Some(last);
@@ -252,7 +253,7 @@ impl LedgerBook {
         self.note_settled()
     }
 
-    /// Keeps a recovered append whose transaction was committed. It is counted already.
+    /// Keeps a recovered append whose transaction was committed. Its records are counted already.
     pub fn keep_doubted(&mut self, intent: AppendIntent) -> io::Result<()> {
         self.note_applied(intent.plugin, intent.states);
         self.note_settled()

@@ -118,11 +118,11 @@ impl LedgerBook {
 
     pub(super) fn recover_book(&mut self) -> io::Result<()> {
         let pending = self.replay_receipts()?;
-        let there = self.data.metadata()?.len();
-        let Some(intent) = pending else { return self.expect_length(there) };
-        if there >= intent.end_offset() && !self.is_torn(&intent)? {
+        let length = self.data.metadata()?.len();
+        let Some(intent) = pending else { return self.expect_length(length) };
+        if length >= intent.end_offset() && !self.is_torn(&intent)? {
             self.count(&intent);
-            self.expect_length(there)?;
+            self.expect_length(length)?;
             if intent.decided_by.is_some() {
                 self.doubt = Some(intent);
                 return Ok(());
@@ -130,26 +130,26 @@ impl LedgerBook {
             self.note_applied(intent.plugin, intent.states);
             return self.note_settled();
         }
-        if there < self.bytes {
-            return self.expect_length(there);
+        if length < self.bytes {
+            return self.expect_length(length);
         }
-        if there > self.bytes {
-            tracing::warn!(bytes = there - self.bytes, "an append that was cut off is undone");
+        if length > self.bytes {
+            tracing::warn!(bytes = length - self.bytes, "an append that was cut off is undone");
         }
         self.data.set_len(self.bytes)?;
         self.data.sync_all()
     }
 
-    fn expect_length(&self, there: u64) -> io::Result<()> {
-        match there.cmp(&self.bytes) {
+    fn expect_length(&self, length: u64) -> io::Result<()> {
+        match length.cmp(&self.bytes) {
             Ordering::Equal => Ok(()),
             Ordering::Less => damaged_error(format!(
-                "{} has {there} bytes and {} were acknowledged: records were removed. Bring the file back as it was",
+                "{} has {length} bytes and {} were acknowledged: records were removed. Bring the file back as it was",
                 self.path.display(),
                 self.bytes
             )),
             Ordering::Greater => damaged_error(format!(
-                "{} has {there} bytes and {} were written here: another program appended. Bring the file back as it \
+                "{} has {length} bytes and {} were written here: another program appended. Bring the file back as it \
                  was",
                 self.path.display(),
                 self.bytes

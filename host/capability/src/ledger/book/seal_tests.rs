@@ -1,4 +1,4 @@
-//! Statements, closed files, and kills in between.
+//! Tests of statements, closed files, and kills in between.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,7 @@ impl SealFiles {
         LedgerBook::open(&self.data(), None, BookOpening::First).unwrap()
     }
 
-    /// As a call does it: what is due first, then its record.
+    /// Appends as a call does: first what is due, then its record.
     fn append(&self, book: &mut LedgerBook, seq: Seq) {
         self.tend(book);
         let line = format!("state {seq}");
@@ -137,7 +137,7 @@ fn records_that_nobody_follows_are_signed_once_they_are_old_enough() {
     assert!(book.write_due_statement(&SCHEDULE, Some(&files.key)).unwrap().is_none(), "and not again");
 }
 
-/// A book whose file ends in a seal that nothing has followed yet.
+/// A book whose file ends with a seal that nothing follows yet.
 fn sealed() -> (SealFiles, LedgerBook, (LedgerStatement, Vec<u8>)) {
     let files = SealFiles::new();
     let mut book = files.open();
@@ -169,7 +169,7 @@ fn killed_at_any_step_of_a_turn_the_next_start_ends_it_and_nothing_is_lost() {
         }
         drop(book);
         if (1..4).contains(&step) {
-            // The line that says that the next file was begun had not come yet.
+            // The line about the start of the next file was not written yet.
             let notes = std::fs::read_to_string(files.sidecar()).unwrap();
             let (before, settled) = notes.trim_end().rsplit_once('\n').unwrap();
             assert!(settled.contains("settled"), "{settled}");
@@ -201,11 +201,11 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     drop(book);
     let book = files.open();
     assert_eq!((book.records, book.last.as_deref()), (2, Some(b"state 2".as_slice())));
-    // Without its receipts nobody could go on from that record.
+    // Without its receipts, the ledger could not continue after that record.
     drop(book);
     std::fs::remove_file(files.sidecar()).unwrap();
-    let told = LedgerBook::open(&files.data(), None, BookOpening::First).err().unwrap().to_string();
-    assert!(told.contains("its `.receipts` file is missing: restore it"), "{told}");
+    let error = LedgerBook::open(&files.data(), None, BookOpening::First).err().unwrap().to_string();
+    assert!(error.contains("its `.receipts` file is missing: restore it"), "{error}");
 }
 
 #[test]
@@ -216,8 +216,8 @@ fn the_file_after_a_closed_one_is_not_begun_again_when_it_is_taken_away() {
         drop(book);
         let away = files.data().with_extension("away");
         std::fs::rename(files.data(), &away).unwrap();
-        let told = LedgerBook::open(&files.data(), None, opening).err().unwrap().to_string();
-        assert!(told.contains("trail.jsonl is gone") && !files.data().exists(), "{told}");
+        let error = LedgerBook::open(&files.data(), None, opening).err().unwrap().to_string();
+        assert!(error.contains("trail.jsonl is gone") && !files.data().exists(), "{error}");
         std::fs::rename(&away, files.data()).unwrap();
         assert_eq!(LedgerBook::open(&files.data(), None, opening).unwrap().records, 2);
     }
@@ -227,8 +227,8 @@ fn the_file_after_a_closed_one_is_not_begun_again_when_it_is_taken_away() {
 fn no_file_is_overwritten_when_one_is_closed() {
     let (files, mut book, seal) = sealed();
     std::fs::write(files.closed(1), "of somebody else\n").unwrap();
-    let told = book.close(&seal.0, &seal.1).unwrap_err().to_string();
-    assert!(told.contains("trail-000001.jsonl is in the way"), "{told}");
+    let error = book.close(&seal.0, &seal.1).unwrap_err().to_string();
+    assert!(error.contains("trail-000001.jsonl is in the way"), "{error}");
     drop(book);
     assert!(LedgerBook::open(&files.data(), None, BookOpening::Again).is_err());
     std::fs::remove_file(files.closed(1)).unwrap();
@@ -245,11 +245,11 @@ fn a_changed_record_is_found_when_the_file_is_next_signed() {
     let text = std::fs::read_to_string(files.data()).unwrap();
     std::fs::write(files.data(), text.replace("state 1", "state 7")).unwrap();
     let mut book = files.open();
-    let told = book.write_due_statement(&SCHEDULE, Some(&files.key)).err().unwrap().to_string();
-    assert!(told.contains("line 3") && told.contains("has another root"), "{told}");
+    let error = book.write_due_statement(&SCHEDULE, Some(&files.key)).err().unwrap().to_string();
+    assert!(error.contains("line 3") && error.contains("has another root"), "{error}");
 }
 
-/// The disk after a kill, for each byte of each write in turn.
+/// The content of the disk after a kill, for each byte of each write.
 fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
     let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
     for line in sidecar.split_inclusive('\n') {
@@ -278,9 +278,9 @@ fn killed_at_any_byte_of_a_statement_each_state_is_there_once_and_the_file_can_b
         std::fs::write(files.sidecar(), &sidecar).unwrap();
         std::fs::write(files.data(), &data).unwrap();
         let mut book = files.open();
-        let there = applied(&book);
-        assert_eq!(files.records(), states(there.iter().copied()), "{sidecar}\n{data}");
-        (1..=4).filter(|seq| !there.contains(seq)).for_each(|seq| files.append(&mut book, seq));
+        let kept = applied(&book);
+        assert_eq!(files.records(), states(kept.iter().copied()), "{sidecar}\n{data}");
+        (1..=4).filter(|seq| !kept.contains(seq)).for_each(|seq| files.append(&mut book, seq));
         book.now_ms = 5000;
         files.tend(&mut book);
         assert_eq!((files.records(), book.records), (states(1..=4), 4));

@@ -19,14 +19,14 @@ pub struct WrittenStatement {
 }
 
 impl LedgerBook {
-    /// Whether nothing is due, as far as is known without reading the file.
+    /// Whether no statement is due, as far as that is known without reading the file.
     pub fn is_quiet(&self, schedule: &LedgerSchedule, now_ms: u64) -> bool {
         let due = |tally: &LedgerTally| schedule.due_write(tally, self.bytes, now_ms);
         self.tally.as_ref().is_some_and(|tally| due(tally) == DueWrite::Nothing)
     }
 
     /// Writes the statement that is due, without counting it: if the caller has given up waiting, it is cut
-    /// off again. After an error the book can't be trusted: open it again, with a cut.
+    /// off again. After an error the book can't be trusted: open it again with a cut.
     pub fn write_due_statement(
         &mut self,
         schedule: &LedgerSchedule,

@@ -55,8 +55,7 @@ fn records_and_receipts_are_there_after_a_restart() {
     assert_eq!(book.receipts_of_plugin("p"), [mark(1), mark(2)]);
 }
 
-/// Opened as a file, each of them would be read for ever: whoever has a pipe open for writing, too, never
-/// finds its end.
+/// Opening any of them as a file would never end: a pipe that its reader also holds for writing has no end.
 #[test]
 fn a_pipe_or_a_folder_in_the_place_of_a_ledger_or_of_its_receipts_is_refused_by_name() {
     for (suffix, place) in
@@ -66,8 +65,8 @@ fn a_pipe_or_a_folder_in_the_place_of_a_ledger_or_of_its_receipts_is_refused_by_
         let path = files.data().with_extension(suffix);
         std::fs::create_dir(path.parent().unwrap()).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-        let told = files.open().err().unwrap().to_string();
-        assert!(told.contains(place), "{told}");
+        let error = files.open().err().unwrap().to_string();
+        assert!(error.contains(place), "{error}");
     }
     let files = BookFiles::new();
     std::fs::create_dir_all(files.data()).unwrap();
@@ -214,13 +213,13 @@ fn an_append_that_a_transaction_decides_waits_for_its_answer() {
     let book = files.open().unwrap();
     assert_eq!((book.doubt.clone(), applied(&book)), (None, vec![1]));
     drop(book);
-    // The other answer: cut at its offset.
+    // Otherwise it is cut at its offset.
     let cut = files.open().unwrap().cut_at(0);
     let book = LedgerBook::open(&files.data(), Some(cut), BookOpening::Again);
     assert!(book.is_err(), "settled records are not cut: they were acknowledged");
 }
 
-/// The disk after a kill, for each byte of each write in turn, in the order of `append` and `keep`.
+/// The content of the disk after a kill, for each byte of each write, in the order of `append` and `keep`.
 fn images(sidecar: &str, data: &str) -> Vec<(String, String)> {
     let (mut images, mut noted, mut written) = (Vec::new(), String::new(), 0);
     for line in sidecar.split_inclusive('\n') {
@@ -250,22 +249,22 @@ fn killed_at_any_byte_each_state_is_there_exactly_once_in_the_end() {
     let sidecar = std::fs::read_to_string(files.sidecar()).unwrap();
     let images = images(&sidecar, &files.text());
     assert!(images.len() > 500, "{}", images.len());
-    // Every seventh: the syncs of all would take ten seconds, and 7 divides no line.
+    // Every seventh only: syncing all would take ten seconds. No line's length is a multiple of 7.
     for (sidecar, data) in images.into_iter().step_by(7) {
         std::fs::write(files.sidecar(), &sidecar).unwrap();
         std::fs::write(files.data(), &data).unwrap();
         let mut book = files.open().unwrap_or_else(|error| panic!("{error}\n{sidecar}\n{data}"));
-        let there = applied(&book);
+        let states = applied(&book);
         let lines: Vec<_> = files.text().lines().map(str::to_owned).collect();
-        assert_eq!(lines, there.iter().map(|seq| format!("state {seq}")).collect::<Vec<_>>());
-        for seq in (1..=3).filter(|seq| !there.contains(seq)) {
+        assert_eq!(lines, states.iter().map(|seq| format!("state {seq}")).collect::<Vec<_>>());
+        for seq in (1..=3).filter(|seq| !states.contains(seq)) {
             append(&mut book, seq, &format!("state {seq}"));
         }
         assert_eq!((files.text().as_str(), book.records), ("state 1\nstate 2\nstate 3\n", 3));
     }
 }
 
-/// The file after a power cut: the sectors from one place to another never came to the disk.
+/// The file after a power cut: the sectors between two offsets were never written.
 fn lose(path: &Path, from: u64, to: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = (to as usize).min(bytes.len());
@@ -275,20 +274,20 @@ fn lose(path: &Path, from: u64, to: u64) {
 
 #[test]
 fn an_append_of_which_a_power_cut_took_a_part_comes_again_wherever_the_part_was() {
-    let (one, two) = ("x".repeat(700), "y".repeat(3000));
+    let (short, long) = ("x".repeat(700), "y".repeat(3000));
     let sectors = (0..8).map(|sector| (sector * SECTOR, (sector + 1) * SECTOR));
     for (from, to) in sectors.filter(|(_, to)| *to > 701) {
         let files = BookFiles::new();
         let mut book = files.open().unwrap();
-        append(&mut book, 1, &one);
-        book.append_lines("p", &[mark(2)], format!("{two}\n").as_bytes(), 1, None).unwrap();
+        append(&mut book, 1, &short);
+        book.append_lines("p", &[mark(2)], format!("{long}\n").as_bytes(), 1, None).unwrap();
         drop(book);
         lose(&files.data(), from.max(701), to);
         let mut book = files.open().unwrap();
         assert_eq!((book.records, applied(&book)), (1, vec![1]), "{from} to {to}");
-        append(&mut book, 2, &two);
+        append(&mut book, 2, &long);
         drop(book);
-        assert_eq!(files.text(), format!("{one}\n{two}\n"));
+        assert_eq!(files.text(), format!("{short}\n{long}\n"));
         assert_eq!(applied(&files.open().unwrap()), [1, 2]);
     }
 }
@@ -299,7 +298,7 @@ fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
     let mut book = files.open().unwrap();
     append(&mut book, 1, "one");
     drop(book);
-    // That the first is settled is not synced, nor is what would have been the next intent.
+    // Neither the mark that the first intent is settled nor the next intent was synced.
     let notes = std::fs::read_to_string(files.sidecar()).unwrap();
     let settled = notes.find("{\"settled\":{\"bytes\":4").unwrap() as u64;
     let length = notes.len() as u64;
@@ -309,13 +308,13 @@ fn notes_that_a_power_cut_tore_are_of_an_append_that_had_not_begun() {
         let book = files.open().unwrap();
         assert_eq!((book.records, applied(&book)), (1, vec![1]));
     }
-    // Of what was synced nothing can be torn.
+    // Synced bytes can't be torn.
     std::fs::write(files.sidecar(), &notes).unwrap();
     lose(&files.sidecar(), 0, 9);
     assert_eq!(files.open().err().unwrap().kind(), io::ErrorKind::InvalidData);
 }
 
-/// An open handle writes on into a file that nobody finds any more.
+/// A handle that stays open would write into a file that no longer has a name.
 #[test]
 fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_is_open() {
     type FileHarm = fn(&Path);
@@ -334,7 +333,7 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
         std::fs::remove_file(path).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
     };
-    for (harm, told) in [
+    for (harm, message) in [
         (removed, "is gone"),
         (replaced, "is another file"),
         (copied, "is another file"),
@@ -348,7 +347,7 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
             let path = files.data().with_extension(suffix);
             harm(&path);
             let error = book.expect_in_place().unwrap_err().to_string();
-            assert!(error.contains(told) && error.contains(&path.display().to_string()), "{error}");
+            assert!(error.contains(message) && error.contains(&path.display().to_string()), "{error}");
             assert!(book.forget_receipts("p", 0).is_err(), "nor does a compaction put a file in its place");
         }
     }
@@ -366,7 +365,7 @@ fn a_file_of_a_known_ledger_is_not_made_anew_and_the_message_says_what_to_do() {
         std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
         assert_eq!(applied(&LedgerBook::open(&files.data(), None, opening).unwrap()), [1]);
     }
-    // While a process runs, the receipts are not begun anew either: states would come again.
+    // A running process does not begin its receipts anew either, because states would come again.
     let files = BookFiles::new();
     append(&mut files.open().unwrap(), 1, "one");
     std::fs::remove_file(files.sidecar()).unwrap();
@@ -386,7 +385,7 @@ fn what_was_put_in_the_place_of_a_ledger_is_not_cut() {
     std::fs::write(files.data(), "of somebody else\n").unwrap();
     assert!(LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).is_err());
     assert_eq!(files.text(), "of somebody else\n");
-    // A file that is too short is not filled up with zeros.
+    // A file that is too short is not extended with zeros.
     std::fs::rename(files.data().with_extension("1"), files.data()).unwrap();
     std::fs::write(files.data(), "").unwrap();
     assert!(LedgerBook::open(&files.data(), Some(cut), BookOpening::Again).is_err());

@@ -56,9 +56,9 @@ pub fn sign_headers(
         signing = hmac::sign(&key, part.as_bytes()).as_ref().to_vec();
     }
     let (name, signature) = (key.name.expose_secret(), hex::encode(signing));
-    let said =
+    let authorization =
         format!("AWS4-HMAC-SHA256 Credential={name}/{scope},SignedHeaders={names},Signature={signature}");
-    headers.insert("authorization", said);
+    headers.insert("authorization", authorization);
 }
 
 /// `20130524T000000Z`
@@ -77,36 +77,47 @@ mod tests {
             name: ResolvedSecret::of_test("AKIAIOSFODNN7EXAMPLE"),
             secret: ResolvedSecret::of_test("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
         };
-        let mut all: SignedHeaders =
+        let mut signed_headers: SignedHeaders =
             headers.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
         let now_ms = calendar::parse("2013-05-24T00:00:00.000Z").unwrap();
         let body = hex::encode(digest(&SHA256, body.as_bytes()));
-        sign_headers(method, &Url::parse(url).unwrap(), &mut all, &body, &key, "us-east-1", now_ms);
-        all["authorization"].clone()
+        sign_headers(
+            method,
+            &Url::parse(url).unwrap(),
+            &mut signed_headers,
+            &body,
+            &key,
+            "us-east-1",
+            now_ms,
+        );
+        signed_headers["authorization"].clone()
     }
 
     /// The examples of "Signature Calculations for the Authorization Header" in the reference of S3.
     #[test]
     fn signatures_are_those_of_the_known_answers_of_the_reference() {
-        let told = signature(
+        let authorization = signature(
             "GET",
             "https://examplebucket.s3.amazonaws.com/test.txt",
             &[("range", "bytes=0-9")],
             "",
         );
         let expected = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
-        assert!(told.ends_with(expected), "{told}");
+        assert!(authorization.ends_with(expected), "{authorization}");
         assert!(
-            told.contains("Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"),
-            "{told}"
+            authorization.contains("Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"),
+            "{authorization}"
         );
-        assert!(told.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"), "{told}");
+        assert!(
+            authorization.contains("SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"),
+            "{authorization}"
+        );
         let url = format!("https://examplebucket.s3.amazonaws.com/{}", encode_path("test$file.text"));
         let headers =
             [("date", "Fri, 24 May 2013 00:00:00 GMT"), ("x-amz-storage-class", "REDUCED_REDUNDANCY")];
-        let told = signature("PUT", &url, &headers, "Welcome to Amazon S3.");
+        let authorization = signature("PUT", &url, &headers, "Welcome to Amazon S3.");
         let expected = "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd";
-        assert!(told.ends_with(expected), "{told}");
+        assert!(authorization.ends_with(expected), "{authorization}");
     }
 
     #[test]

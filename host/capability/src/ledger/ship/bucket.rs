@@ -179,20 +179,20 @@ impl ShipBucket {
             &self.spec.region,
             self.clock.now_ms(),
         );
-        let mut all = HeaderMap::new();
+        let mut all_headers = HeaderMap::new();
         for (name, value) in headers {
             let value = HeaderValue::try_from(value).map_err(|_| {
                 ShipTrouble::Settings("the access key can't be sent: it is no plain text".into())
             })?;
-            all.insert(HeaderName::from_static(name), value);
+            all_headers.insert(HeaderName::from_static(name), value);
         }
         let limit = PATIENCE + Duration::from_secs(bytes / SLOWEST);
         let mut request = self.client.request(method, url).timeout(limit);
         if let RequestPayload::File(file, _) = load {
-            all.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
+            all_headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
             request = request.body(Body::from(tokio::fs::File::from_std(file)));
         }
-        request.headers(all).send().await.map_err(|error| ShipTrouble::server_away(&error))
+        request.headers(all_headers).send().await.map_err(|error| ShipTrouble::server_away(&error))
     }
 
     fn address_of(&self, name: &str) -> Url {

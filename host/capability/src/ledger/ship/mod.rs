@@ -213,7 +213,7 @@ impl FileShipper {
         Ok(waiting.len() <= AT_ONCE && over.len() <= AT_ONCE)
     }
 
-    /// A fault of one file does not hold up the others.
+    /// Notes the result of one file. A fault of one file does not delay the others.
     fn keep_going(&self, number: u64, done: Result<(), ShipTrouble>) -> Result<(), ShipTrouble> {
         let mut state = self.lock_state();
         match done {

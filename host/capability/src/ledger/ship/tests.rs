@@ -17,27 +17,28 @@ use super::*;
 const DAY_MS: u64 = 86_400_000;
 const CHECKSUM: &str = "x-amz-checksum-sha256";
 
-/// A bucket in memory, which does what it is told to do wrong.
+/// A bucket in memory with faults.
 #[derive(Default)]
 struct MemoryBucket {
     objects: Mutex<BTreeMap<String, Bytes>>,
     puts: AtomicU64,
     /// Answers 403 to everything.
     refuses: AtomicBool,
-    /// Answers 403 to what is put, with these words, unless there are none.
+    /// Answers 403 with this text to each upload, unless it is empty.
     refusal: Mutex<String>,
-    /// Stores other bytes than it is sent.
+    /// Stores other bytes than those sent.
     alters: AtomicBool,
-    /// Says no digest of what it has.
+    /// Reports no digests.
     is_silent: AtomicBool,
-    /// Keeps the first half of what it is sent.
+    /// Stores the first half of each upload.
     halves: AtomicBool,
-    /// Says the digest that it was told with the last object.
+    /// Reports the digest that came with the last upload.
     echoes: AtomicBool,
     echo: Mutex<String>,
-    /// Knows no conditions.
+    /// Ignores conditions.
     is_old: AtomicBool,
-    /// Stores this under each name that it is asked for and does not have, as another writer would right after the look.
+    /// Stores this under each missing name that is requested, as another writer would right after the
+    /// request.
     rival: Mutex<Option<Bytes>>,
 }
 
@@ -46,7 +47,7 @@ async fn answer(Shared(storage): Shared<Arc<MemoryBucket>>, request: Request) ->
         return StatusCode::FORBIDDEN.into_response();
     }
     let (path, method) = (request.uri().path().to_owned(), request.method().clone());
-    let told = request.headers().get(CHECKSUM).map(|told| told.to_str().unwrap().to_owned());
+    let value = request.headers().get(CHECKSUM).map(|value| value.to_str().unwrap().to_owned());
     let is_conditional = request.headers().get("if-none-match").is_some_and(|asked| asked == "*");
     let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let of = |bytes: &[u8]| STANDARD.encode(digest(&SHA256, bytes));
@@ -55,7 +56,7 @@ async fn answer(Shared(storage): Shared<Arc<MemoryBucket>>, request: Request) ->
         if !refusal.is_empty() {
             return (StatusCode::FORBIDDEN, refusal).into_response();
         }
-        assert_eq!(told, Some(of(&body)), "the digest is that of what arrives");
+        assert_eq!(value, Some(of(&body)), "the digest is that of what arrives");
         if is_conditional && storage.is_old.load(Ordering::Relaxed) {
             return StatusCode::NOT_IMPLEMENTED.into_response();
         }
@@ -99,7 +100,7 @@ impl Clock for BucketHand {
     }
 }
 
-/// A ledger's folder, a bucket, and what brings them together.
+/// A ledger's folder, a bucket, and the shipper between them.
 struct ShipScene {
     _folder: tempfile::TempDir,
     storage: Arc<MemoryBucket>,
@@ -166,7 +167,7 @@ impl ShipScene {
         self.in_bucket(number).is_some_and(|bytes| bytes == Self::text(number))
     }
 
-    /// A turn, after any wait.
+    /// Runs the shipper, after any wait.
     async fn turn(&self) -> ShippingStatus {
         self.clock.0.fetch_add(as_millis_u64(ShipPauses::default().longest), Ordering::Relaxed);
         self.shipper.run_if_due().await;
@@ -177,7 +178,7 @@ impl ShipScene {
         self.storage.puts.load(Ordering::Relaxed)
     }
 
-    /// The next process of the controller.
+    /// Restarts the controller's process.
     fn restart(&mut self) {
         self.shipper = FileShipper::new("trail", &self.shipper.path, &self.spec, self.clock.clone());
     }
@@ -238,7 +239,7 @@ async fn a_lost_note_or_a_kill_before_it_ships_again_and_finds_the_file_there() 
     let shipping = scene.turn().await;
     assert_eq!((shipping.shipped, shipping.trouble, scene.puts()), (1, None, 1));
     assert!(ShippedNote::read(&scene.shipper.path, 1).unwrap().is_some());
-    // With its note it is not even asked for.
+    // With the note, the bucket is not even asked for the file.
     scene.storage.refuses.store(true, Ordering::Relaxed);
     scene.restart();
     assert_eq!(scene.turn().await.trouble, None);
@@ -258,7 +259,7 @@ async fn a_storage_that_refuses_or_is_away_is_told_and_tried_again_after_growing
     }
     assert_eq!(waits[..3], [10_000, 20_000, 40_000]);
     assert_eq!(waits[8], as_millis_u64(ShipPauses::default().longest));
-    // Nothing is asked before its time.
+    // Nothing is sent before the wait is over.
     let failed = scene.shipper.shipping_status().failed;
     scene.shipper.run_if_due().await;
     assert_eq!(scene.shipper.shipping_status().failed, failed);
@@ -293,7 +294,7 @@ async fn a_name_with_other_bytes_is_told_never_overwritten_and_never_noted() {
     let trouble = scene.turn().await.trouble.unwrap();
     assert!(trouble.contains("other bytes under `here/trail-000001.jsonl`"), "{trouble}");
     scene.storage.alters.store(false, Ordering::Relaxed);
-    // What is wrong with one file holds up no other.
+    // A fault of one file does not delay the others.
     scene.close(3);
     let shipping = scene.turn().await;
     assert!(shipping.trouble.is_some() && scene.has_it(3) && !scene.has_it(1));
@@ -311,7 +312,7 @@ async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
     assert!(trouble.contains("keeps 4000 of the 8000 bytes of `here/trail-000001.jsonl`"), "{trouble}");
     scene.storage.halves.store(false, Ordering::Relaxed);
     scene.close(2);
-    // Before the first file is tried again, and without its wait.
+    // The new file is sent before the first one is tried again.
     let wait = scene.shipper.lock_state().due_ms - scene.clock.now_ms();
     assert_eq!(wait, as_millis_u64(ShipPauses::default().look));
     scene
@@ -323,11 +324,14 @@ async fn a_sending_that_broke_off_is_sent_again_and_holds_up_no_other_file() {
     scene.clock.0.fetch_add(wait, Ordering::Relaxed);
     scene.shipper.run_if_due().await;
     assert!(scene.has_it(2) && !scene.has_it(1));
-    let told = scene.shipper.shipping_status().trouble;
-    assert!(told.is_some_and(|told| told.contains("4000 of the 8000")), "it is told while the file waits");
+    let trouble = scene.shipper.shipping_status().trouble;
+    assert!(
+        trouble.is_some_and(|trouble| trouble.contains("4000 of the 8000")),
+        "it is told while the file waits"
+    );
     assert_eq!(scene.turn().await.trouble, None);
     assert!(scene.has_it(1));
-    // Fewer bytes of somebody else stay.
+    // A smaller object of another writer is not replaced.
     let key = format!("/trails/here/{}", name_of(&scene.closed(3)));
     scene.storage.objects.lock().unwrap().insert(key, Bytes::from("of another"));
     scene.close(3);
@@ -367,7 +371,7 @@ async fn a_file_is_removed_after_its_time_and_only_if_both_copies_are_what_was_s
     scene.turn().await;
     assert!((1..=3).all(|number| scene.is_here(number)), "its time has not come");
     scene.clock.0.fetch_add(2 * DAY_MS, Ordering::Relaxed);
-    // Somebody empties the bucket of one file, and changes another one here.
+    // One file's object is removed from the bucket, and another file is changed locally.
     scene.storage.objects.lock().unwrap().remove("/trails/here/trail-000001.jsonl");
     std::fs::write(scene.closed(2), "changed").unwrap();
     let shipping = scene.turn().await;
@@ -394,7 +398,7 @@ async fn without_keep_or_before_the_next_file_has_begun_nothing_is_removed() {
     assert!(scene.is_here(1), "a start may have to go on with closing it");
 }
 
-/// Whatever goes wrong in between, a file that is gone here is in the bucket.
+/// Whatever fails in between, a file that was removed locally exists in the bucket.
 #[tokio::test]
 async fn at_no_time_a_file_is_neither_here_nor_in_the_bucket() {
     let seed = seed();
@@ -420,7 +424,8 @@ async fn at_no_time_a_file_is_neither_here_nor_in_the_bucket() {
                 scene.clock.0.fetch_add(DAY_MS / 2, Ordering::Relaxed);
             }
             6 => {
-                // The lists of a bucket are not always whole: what is still here may get lost there.
+                // Lists of a bucket may be incomplete. Objects of files that still exist locally may get
+                // lost.
                 let number = dice.below(closed.max(1)) + 1;
                 if scene.is_here(number) {
                     let key = format!("/trails/here/{}", name_of(&scene.closed(number)));

@@ -131,7 +131,8 @@ impl SecretRedaction {
         Ok(redaction)
     }
 
-    /// Sets what is watched: an Event about such an object that was not seen yet may quote unknown secrets.
+    /// Sets the watched kinds. An Event about an object of such a kind that was not seen yet may quote
+    /// unknown secrets.
     pub fn set_watched(&self, sources: &[SourceSpec]) {
         let group = |source: &SourceSpec| {
             source.api_version.rsplit_once('/').map_or("", |(group, _)| group).to_owned()

@@ -13,9 +13,9 @@ use super::time_limit::AnswerPatience;
 use super::{RedactionError, SecretRedaction};
 
 impl SecretRedaction {
-    /// The status of an existing object, without the secrets that it quotes. If a long document takes too
-    /// long, the status is shown without its texts, and with them once the search is done: no list waits for
-    /// a tenant's document.
+    /// The status of an existing object, without the secrets that it quotes. If searching a long document
+    /// takes too long, the status is first shown without its texts, and with them once the search is done: no
+    /// list waits for a tenant's document.
     pub async fn redact_current(
         &self,
         current: &CurrentObject,
@@ -32,7 +32,7 @@ impl SecretRedaction {
         let namespace: Arc<str> = (*current.object.namespace).into();
         let party = ThreadParty::Namespace(namespace.clone());
         let finding = self.find_current(current, &party);
-        // It is searched all the same, for the next list.
+        // The search continues for the next list.
         let waits_not = patience.has_no_time_left() || self.slow.is_slow(&namespace);
         let found = match waits_not {
             true if self.threads.is_full(&party) => None,
@@ -61,8 +61,10 @@ impl SecretRedaction {
         let hide = move || {
             let _asking = asking;
             let document = document::unpack_document(&packed).ok();
-            let secrets =
-                document.map_or_else(|| Ok(SecretDigests::hide_all()), |it| keyed.secret_digests(&[it]))?;
+            let secrets = document.map_or_else(
+                || Ok(SecretDigests::hide_all()),
+                |document| keyed.secret_digests(&[document]),
+            )?;
             let shown = secrets.hidden_in(&status).map(Arc::new);
             kept.keep_found(seq, shown.clone(), bytes_of_status(shown.as_deref()));
             Ok(shown)
@@ -87,7 +89,7 @@ impl SecretRedaction {
         if let Some(shown) = self.states.get(&state.seq) {
             return Ok(as_it_is(shown));
         }
-        // A plugin computes it itself instead of waiting in the share of a namespace.
+        // A plugin runs the search itself instead of waiting in the share of a namespace.
         let asking = match party {
             ThreadParty::Plugin(_) => None,
             _ => Some(self.states.look_up(&state.seq).await),
@@ -120,8 +122,8 @@ impl SecretRedaction {
         Ok(as_it_is(shown?))
     }
 
-    /// For an unwatched object nothing is known, and the texts of its Events stay. `None` if the search takes
-    /// too long.
+    /// The secrets of the object that an Event is about. For an unwatched object none are known, and the
+    /// texts of its Events stay. `None` if the search takes too long.
     pub(super) async fn of_object(
         &self,
         documents: &dyn DocumentReader,
@@ -183,8 +185,8 @@ fn bytes_of_status(status: Option<&Status>) -> usize {
     status.map_or(0, |status| status.reason.len() + status.message.len())
 }
 
-/// `None` if it quotes none. `is_known` says whether the secrets are those of its status, and of the previous
-/// one.
+/// The state without quoted secrets; `None` if it quotes none. `is_known` tells whether the secrets are those
+/// of its status and its previous status.
 fn without_quotes(state: &State, secrets: &SecretDigests, is_known: (bool, bool)) -> Option<Arc<State>> {
     let hidden = |status: &Status, is_known: bool| match is_known {
         true => secrets.hidden_in(status),

@@ -1,4 +1,4 @@
-//! Tests of what redaction makes of documents, statuses and Events.
+//! Tests of redacted documents, statuses and Events.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -34,11 +34,11 @@ async fn a_short_key_and_one_that_is_not_there_are_told_and_so_is_a_document_tha
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");
     std::fs::write(&key, "short").unwrap();
-    for (key, said) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
+    for (key, message) in [(key, "openssl rand -hex 32"), (folder.path().join("none"), "can't be read")] {
         let redaction = SecretRedaction::open(&host(&json!({"file": key})), folder.path()).await.unwrap();
         let fault = redaction.retry_key().await.unwrap();
         assert_eq!(fault.field, "spec.redaction.keyFrom");
-        assert!(fault.message.contains(said), "{fault:?}");
+        assert!(fault.message.contains(message), "{fault:?}");
     }
     let redaction = SecretRedaction::open(&HostSpec::default(), folder.path()).await.unwrap();
     let withheld = redaction.redact_document(Bytes::from_static(b"{"), &ThreadParty::Anybody).await;
@@ -55,10 +55,10 @@ async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_
     assert_eq!(fault.field, "spec", "the manifest names no key");
     assert!(fault.message.contains("redaction.key: it is a folder"), "{fault:?}");
     let secret = || Bytes::from_static(br#"{"kind":"Secret","data":{"a":"eA=="}}"#);
-    let told = redaction.redact_document(secret(), &ThreadParty::Anybody).await.unwrap_err().to_string();
+    let error = redaction.redact_document(secret(), &ThreadParty::Anybody).await.unwrap_err().to_string();
     assert!(
-        told.contains("the redaction key can't be read")
-            && redaction.check_ready().unwrap_err().to_string() == told
+        error.contains("the redaction key can't be read")
+            && redaction.check_ready().unwrap_err().to_string() == error
     );
     let plain = Bytes::from_static(br#"{"kind":"Pod"}"#);
     assert_eq!(
@@ -74,7 +74,7 @@ async fn without_a_key_no_secret_is_given_in_any_form_and_the_key_is_found_once_
     );
 }
 
-/// Each state has the document of its position, and before it the document of a secret that was changed.
+/// Each state has a document by its position, preceded by the document of a secret that was changed.
 struct TestDocuments;
 
 #[async_trait]
@@ -119,7 +119,7 @@ fn state(seq: Seq, message: &str, previous: Option<&str>) -> Arc<State> {
 
 #[tokio::test]
 async fn a_state_that_was_found_to_quote_nothing_is_shown_without_a_look_at_its_documents() {
-    /// Whoever asks it for a document gets none.
+    /// A document source without documents.
     struct ClosedDocuments;
 
     #[async_trait]
@@ -181,17 +181,17 @@ async fn a_person_and_a_plugin_read_no_secret_of_the_object_that_an_event_is_abo
         let shown: Value = serde_json::from_slice(&shown.unwrap()).unwrap();
         shown["message"].as_str().unwrap().to_owned()
     };
-    let told = message(event("Job", "known", "team")).await;
-    assert!(told.starts_with("no login with redacted:") && told.contains(", nor redacted:"), "{told}");
-    assert!(!told.contains("4711"), "{told}");
+    let text = message(event("Job", "known", "team")).await;
+    assert!(text.starts_with("no login with redacted:") && text.contains(", nor redacted:"), "{text}");
+    assert!(!text.contains("4711"), "{text}");
     for unknown in [event("Job", "new", "team"), event("Job", "", "team")] {
-        let told = message(unknown).await;
-        assert!(told.starts_with("redacted:") && !told.contains("login"), "nobody knows its secrets: {told}");
+        let text = message(unknown).await;
+        assert!(text.starts_with("redacted:") && !text.contains("login"), "nobody knows its secrets: {text}");
     }
-    let told = message(event("Job", "known", "other")).await;
-    assert!(!told.contains("login"), "it would tell who guesses a secret of another namespace: {told}");
-    let told = message(event("Pod", "new", "team")).await;
-    assert!(told.contains("hush-4711"), "pods are not watched: {told}");
+    let text = message(event("Job", "known", "other")).await;
+    assert!(!text.contains("login"), "it would tell who guesses a secret of another namespace: {text}");
+    let text = message(event("Pod", "new", "team")).await;
+    assert!(text.contains("hush-4711"), "pods are not watched: {text}");
     redaction.set_watched(&[]);
     assert!(message(event("Job", "new", "team")).await.contains("hush-4711"));
 }
@@ -213,11 +213,14 @@ async fn a_secret_that_a_status_quotes_is_replaced_by_the_digest_of_the_document
         let before = &shown.previous.as_ref().unwrap().message;
         assert!(before.starts_with("was redacted:") && !before.contains(digest), "{before}");
     }
-    let told = redaction
+    let redacted = redaction
         .redact_state(&TestDocuments, &state(7, "", Some("was older-4711")), &ThreadParty::Anybody)
         .await
         .unwrap();
-    assert!(!told.previous.as_ref().unwrap().message.contains("older"), "its document is gone: {told:?}");
+    assert!(
+        !redacted.previous.as_ref().unwrap().message.contains("older"),
+        "its document is gone: {redacted:?}"
+    );
     let plain = state(2, "all is well", None);
     assert!(Arc::ptr_eq(
         &redaction.redact_state(&TestDocuments, &plain, &ThreadParty::Anybody).await.unwrap(),
@@ -262,7 +265,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
         observed_ms: 0,
         packed: document::pack_document(document.to_string().as_bytes()),
     };
-    // A longer one of the namespace is looked at.
+    // A larger document of the namespace is being examined.
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let party = ThreadParty::Namespace("red".into());
     let longer = redaction.threads.run(&party, 1 << 20, move || ended.recv().is_ok());
@@ -273,7 +276,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
             let shown = redaction.redact_current(&of("red", seq), &mut patience).await.unwrap();
             assert!(shown.message.starts_with("redacted:"), "{shown:?}");
         }
-        // A hundred that wait would take far longer; a busy machine needs more than one of them does.
+        // Waiting for a hundred would take far longer, but a busy machine needs more than the time of one.
         assert!(began.elapsed() < Duration::from_secs(10), "one row waits, and no other one");
         let other =
             redaction.redact_current(&of("blue", 100), &mut AnswerPatience::of_a_list()).await.unwrap();
@@ -283,7 +286,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
     };
     let (longer, ()) = tokio::join!(longer, lists);
     assert_eq!(longer, Ok(true));
-    // What no list waited for was looked at all the same.
+    // The rows that no list waited for are examined, too.
     while redaction.currents.get(&60).is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -291,7 +294,7 @@ async fn a_list_shows_a_status_without_its_texts_while_a_long_document_is_looked
     assert_eq!(shown.message, "out of memory");
 }
 
-/// Notes the documents that are read, each of which waits to be let go.
+/// Records the documents that are read. Each read waits until it is released.
 #[derive(Default)]
 struct SlowDocuments {
     read: std::sync::atomic::AtomicUsize,
@@ -336,9 +339,9 @@ async fn what_waits_for_its_turn_has_nothing_in_memory_and_one_state_is_looked_a
     assert_eq!(read(), 1, "everybody waits for the first one");
     assert!(shown.iter().all(|shown| !shown.as_ref().unwrap().status.message.contains("hush")));
     let states = (10..30).map(|seq| state(seq, "quotes hush-4711", None)).collect::<Vec<_>>();
-    let all = states.iter().map(|state| redaction.redact_state(&documents, state, &party));
-    let mut all = Box::pin(futures::future::join_all(all));
-    assert!(futures::poll!(all.as_mut()).is_pending());
+    let lookups = states.iter().map(|state| redaction.redact_state(&documents, state, &party));
+    let mut lookups = Box::pin(futures::future::join_all(lookups));
+    assert!(futures::poll!(lookups.as_mut()).is_pending());
     assert_eq!(read(), TURNS);
 }
 
@@ -351,23 +354,23 @@ async fn events_of_a_list_wait_no_longer_than_the_list_and_the_next_list_has_the
         || (0..TURNS).map(|_| redaction.object_turns.take_at_once(&team).unwrap()).collect::<Vec<_>>();
     let held = all_turns();
     let (mut patience, mut objects) = (AnswerPatience::of_a_list(), HashMap::new());
-    let told = async |patience: &mut AnswerPatience, objects: &mut HashMap<_, _>| {
+    let text_of = async |patience: &mut AnswerPatience, objects: &mut HashMap<_, _>| {
         let (event, party) = (event("Job", "known", "team"), ThreadParty::Person("ann".into()));
         let shown = redaction.redact_event(&TestDocuments, event, objects, &party, patience).await.unwrap();
         String::from_utf8(shown.to_vec()).unwrap()
     };
-    assert!(!told(&mut patience, &mut objects).await.contains("no login"), "its text is withheld");
+    assert!(!text_of(&mut patience, &mut objects).await.contains("no login"), "its text is withheld");
     drop(held);
-    let text = told(&mut patience, &mut HashMap::new()).await;
+    let text = text_of(&mut patience, &mut HashMap::new()).await;
     assert!(text.contains("no login with redacted:") && !text.contains("4711"), "{text}");
     let _held = all_turns();
     assert!(
-        told(&mut AnswerPatience::without_time(), &mut HashMap::new()).await.contains("no login"),
+        text_of(&mut AnswerPatience::without_time(), &mut HashMap::new()).await.contains("no login"),
         "it is kept"
     );
 }
 
-/// Documents that notes how many questions it is asked at the same time.
+/// Documents that record the number of concurrent requests.
 #[derive(Default)]
 struct CountingDocuments {
     open: AtomicUsize,
@@ -421,7 +424,7 @@ async fn short_documents_give_the_runtime_a_turn_now_and_then_and_not_each_time(
     let document = Bytes::from(json!({"kind": "Job", "metadata": {"name": "a".repeat(1_000)}}).to_string());
     let mut turns = 0;
     for _ in 0..200 {
-        // The runtime's own bound of what a task may do in one turn is no matter here.
+        // The runtime's limit for a task's turn must not interfere here.
         tokio::task::yield_now().await;
         let redact = redaction.redact_document(document.clone(), &ThreadParty::Anybody);
         let mut redact = std::pin::pin!(redact);

@@ -12,15 +12,16 @@ use std::thread::available_parallelism;
 use kubewitness_core::redact::WithheldDocument;
 use tokio::sync::oneshot;
 
-/// A usual Job of 5 KiB takes less time than a switch between threads.
+/// Shorter documents are redacted at once. A usual Job of 5 KiB takes less time than a switch between
+/// threads.
 const SHORT_BYTES: usize = 8 << 10;
-/// After so much in short ones the runtime's other tasks have a turn.
+/// After this many bytes of short documents, the task yields to the runtime's other tasks.
 const YIELD_BYTES: usize = 64 << 10;
-/// At least two, so that no party has all of them.
+/// At least two threads, so that no party has all of them.
 const LEAST: usize = 2;
 /// Longer documents leave one thread free for shorter ones, which take some milliseconds.
 const MEDIUM_BYTES: usize = 64 << 10;
-/// How much work of one party may wait. Beyond that, a list adds none.
+/// The most waiting work of one party. Beyond it, a list adds none.
 const WAITING: usize = 64;
 
 /// The party for which a document is redacted. Each has a share of the threads.
@@ -77,7 +78,7 @@ struct PartyLine {
 }
 
 impl Default for RedactionThreads {
-    /// One processor is left to everything else.
+    /// One processor is left for everything else.
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
         Self::with_places(processors.saturating_sub(1).max(LEAST))
@@ -101,7 +102,7 @@ impl RedactionThreads {
         self.run_work(party, bytes, false, work).await
     }
 
-    /// The same for work with a lasting result: it runs even if nobody waits for it any more.
+    /// Runs work with a lasting result: it runs even if its caller has stopped waiting.
     pub(super) async fn run_to_end<T: Send + 'static>(
         &self,
         party: &ThreadParty,
@@ -118,16 +119,16 @@ impl RedactionThreads {
         also_for_nobody: bool,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, WithheldDocument> {
-        let (tell, told) = oneshot::channel();
+        let (result_sender, result) = oneshot::channel();
         let work = move || {
-            if also_for_nobody || !tell.is_closed() {
-                tell.send(work()).ok();
+            if also_for_nobody || !result_sender.is_closed() {
+                result_sender.send(work()).ok();
             }
         };
         if bytes <= SHORT_BYTES {
             work();
-            // Many short ones are a long one. To yield after each would make a page wait for everything else that
-            // the process does, as often as it has rows.
+            // Many short documents cost as much as a long one. Yielding after each would make a page of many
+            // rows wait for everything else in the process.
             let before = self.short_bytes.fetch_add(bytes, Ordering::Relaxed);
             if before / YIELD_BYTES != before.wrapping_add(bytes) / YIELD_BYTES {
                 tokio::task::yield_now().await;
@@ -137,7 +138,7 @@ impl RedactionThreads {
             self.lock_queue().line_of_party(party).waiting.push_back((size, Box::new(work)));
             self.start_next_work();
         }
-        told.await.map_err(WithheldDocument::from_error)
+        result.await.map_err(WithheldDocument::from_error)
     }
 
     /// Whether so much of the party's work waits that no more should be added.
@@ -266,9 +267,9 @@ mod tests {
             let ended = ended.clone();
             threads.run(&ThreadParty::Anybody, LONG, move || ended.lock().unwrap().recv().is_ok())
         };
-        let all: Vec<_> = (0..8).map(|_| Box::pin(held())).collect();
-        let mut all = futures::future::join_all(all);
-        assert!(is_waiting(std::pin::Pin::new(&mut all)).await);
+        let calls: Vec<_> = (0..8).map(|_| Box::pin(held())).collect();
+        let mut calls = futures::future::join_all(calls);
+        assert!(is_waiting(std::pin::Pin::new(&mut calls)).await);
         assert_eq!(threads.lock_queue().long, 2, "a party has its share and no more");
         for name in ["ann", "bob"] {
             let done = threads.run(&person(name), LONG, move || name).await;
@@ -278,7 +279,7 @@ mod tests {
         assert_eq!(medium, Ok(1), "it has a place of its own");
         let short = threads.run(&ThreadParty::Anybody, SHORT_BYTES, || 1).await;
         assert_eq!(short, Ok(1), "a short one waits for nothing");
-        drop(all);
+        drop(calls);
         until(|| threads.lock_queue().long >= 2).await;
         assert_eq!(threads.lock_queue().long, 2, "what began keeps its places");
         (0..2).for_each(|_| end.send(()).unwrap());
@@ -307,7 +308,7 @@ mod tests {
             for _ in 0..3 {
                 given_up.push(Box::pin(threads.run_to_end(&ann, MEDIUM_BYTES, note("ann"))));
             }
-            given_up.iter_mut().for_each(|one| assert!(futures::FutureExt::now_or_never(one).is_none()));
+            given_up.iter_mut().for_each(|call| assert!(futures::FutureExt::now_or_never(call).is_none()));
             drop(given_up);
             let mut bobs = Box::pin(threads.run(&bob, MEDIUM_BYTES, note("bob")));
             assert!(is_waiting(bobs.as_mut()).await);
@@ -338,9 +339,9 @@ mod tests {
     async fn a_document_whose_redaction_fails_is_withheld() {
         let threads = RedactionThreads::with_places(2);
         for _ in 0..3 {
-            let told: Result<(), _> =
+            let result: Result<(), _> =
                 threads.run(&ThreadParty::Anybody, LONG, || panic!("out of luck")).await;
-            assert!(told.unwrap_err().to_string().contains("withheld"));
+            assert!(result.unwrap_err().to_string().contains("withheld"));
         }
     }
 }

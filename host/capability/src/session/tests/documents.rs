@@ -1,4 +1,4 @@
-//! Tests of what a call reads: documents, their digests, and the cache.
+//! Tests of a call's reads: documents, their digests, and the cache.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +16,7 @@ async fn documents_are_those_of_this_call_and_errors_name_no_files() {
     assert!(!error.to_string().contains("journal.db"), "{error}");
 }
 
-/// Counts what it is asked for.
+/// Counts the requests for documents.
 #[derive(Default)]
 struct CountedReads(AtomicUsize);
 
@@ -50,7 +50,7 @@ async fn several_questions_about_one_document_read_it_once() {
     session.roll_back_effects().await;
 }
 
-/// A journal without the last content of an object whose deletion a comparison found.
+/// A journal that lacks the last content of an object whose deletion a comparison found.
 struct ContentlessJournal;
 
 #[async_trait]
@@ -130,7 +130,7 @@ async fn a_plugin_reads_digests_in_the_place_of_secrets_unless_it_is_granted_raw
     let redacted = document_for(&world.open().await, json!({})).await;
     assert!(redacted.starts_with(r#"{"seq":1,"env":[{"name":"HF_TOKEN","value":"redacted:"#), "{redacted}");
     assert!(!redacted.contains("hush"));
-    // The key lies in the data folder: a digest is the same after a restart, and another elsewhere.
+    // The key is in the data folder, so a digest is the same after a restart, and different elsewhere.
     assert_eq!(document_for(&world.open().await, json!({"documents": "redacted"})).await, redacted);
     assert_ne!(document_for(&SessionWorld::new().open().await, json!({})).await, redacted);
     assert!(document_for(&world.open().await, json!({"documents": "raw"})).await.contains("hush"));

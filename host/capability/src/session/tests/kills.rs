@@ -1,5 +1,6 @@
-//! Lives of a process that is killed at any moment of its calls: while a request is noted, is on its way, is answered, or
-//! while its verdict is saved. A receiver counts what it gets, and what the journal still has says what was in the air.
+//! Kills a process at any moment of its calls: while a request is noted, sent or answered, or while its
+//! verdict is saved. A receiver counts the requests, and the remaining notes in the journal show which were
+//! in progress.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +11,20 @@ use kubewitness_harness::{Dice, kills, seed};
 use super::requests::{CountingReceiver, opened, post, sender};
 use super::*;
 
-/// Each takes milliseconds. A kill of a real process takes a second: `posts.rs` of the end-to-end tests has some.
+/// Each takes milliseconds. A kill of a real process takes a second: `posts.rs` of the end-to-end tests has
+/// some.
 const KILLS: u64 = 300;
 const CALLS: usize = 4;
 /// The requests that each state makes to each of two destinations.
 const REQUESTS: usize = 2;
-/// States that one life takes at most.
+/// The most states of one life.
 const STATES: usize = 12;
 
-/// A journal that takes its time, so that a kill may fall before and behind each of its writes.
+/// A slow journal, so that a kill may come before or after each of its writes.
 #[derive(Default)]
 struct SlowPaper {
     paper: Arc<KvPaper>,
-    /// Planted: answers are never kept.
+    /// A fault for the test: answers are never stored.
     forgets_answers: bool,
 }
 
@@ -60,7 +62,7 @@ fn path(to: &str, seq: Seq, nth: usize) -> String {
     format!("{to}-{seq}-{nth}")
 }
 
-/// Whether the state is parked.
+/// Returns whether the state is parked.
 async fn call(plugin: &Arc<dyn GrantProvider>, paper: &KvPaper, seq: Seq) -> bool {
     let mut session = plugin.open(&batch(&[seq])).await.unwrap();
     for to in ["people", "bank"] {
@@ -84,13 +86,13 @@ async fn call(plugin: &Arc<dyn GrantProvider>, paper: &KvPaper, seq: Seq) -> boo
     is_parked
 }
 
-/// Requests that were noted, and whose answer was not.
+/// Requests that were noted, but whose answers were not.
 fn in_the_air(paper: &KvPaper) -> usize {
     let is_sent = |note: &&Vec<u8>| String::from_utf8_lossy(note).contains(r#""fate":"sent""#);
     paper.kept.lock().unwrap().values().filter(is_sent).count()
 }
 
-/// One life: until everything is done, or the kill.
+/// Runs until everything is done, or until the kill.
 async fn live(
     plugin: &Arc<dyn GrantProvider>,
     paper: &KvPaper,
@@ -128,7 +130,7 @@ async fn lives(forgets_answers: bool, kills: u64) -> (KillFigures, CountingRecei
     let (figures, paper) = (Mutex::new(KillFigures::default()), world.paper.clone());
     let born = async || {
         let notes = Arc::new(SlowPaper { paper: paper.clone(), forgets_answers });
-        // What was to be noted later is lost.
+        // Writes that were deferred are lost.
         let backing = PluginServices { kv: paper.read(), notes, ..backing(0) };
         capabilities.grant_plugin("p", &sender(), backing).await.unwrap()
     };

@@ -1,4 +1,4 @@
-//! Tests of ledgers in a call, alone and beside rows.
+//! Tests of ledgers in a call, alone and together with rows.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn calls_continue_a_ledger_one_after_the_other() {
     assert_eq!(world.records(), expected);
 }
 
-/// Killed after the ledger's records are on disk, before or after the rows are committed.
+/// The kill comes after the ledger's records are on disk, before or after the rows are committed.
 #[tokio::test]
 async fn the_database_decides_for_the_ledger_after_a_crash() {
     for commit in [false, true] {
@@ -81,7 +81,7 @@ async fn a_failed_commit_takes_the_ledgers_records_back() {
     let plugin = grants(&capabilities, &everything()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     insert(&mut session, &[1]).await;
-    // Only checked when the transaction ends.
+    // This constraint is only checked when the transaction ends.
     let parent = "CREATE TABLE c (p INTEGER REFERENCES t (seq) DEFERRABLE INITIALLY DEFERRED)";
     session.sql_execute("main", parent, vec![vec![]]).await.unwrap();
     session.sql_execute("main", "INSERT INTO c VALUES (77)", vec![vec![]]).await.unwrap();

@@ -1,5 +1,5 @@
-//! Databases that lose the newest of what they committed: a file that was restored from a copy, and a standby that was
-//! promoted without the last commits.
+//! Tests of databases that lose their newest commits: a file restored from a copy, and a standby that was
+//! promoted without them.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ fn sql_alone() -> PluginSpec {
 }
 
 impl SessionWorld {
-    /// Applies a state, as its plugin and the dispatcher do.
+    /// Applies a state like the plugin and the dispatcher.
     async fn apply(&self, grants: &Arc<dyn GrantProvider>, seq: Seq) -> Result<(), GrantError> {
         let mut session = grants.open(&batch(&[seq])).await?;
         if !session.applied_states().contains(&seq) {
@@ -27,7 +27,7 @@ impl SessionWorld {
         Ok(())
     }
 
-    /// Waits until the database may be asked once more.
+    /// Waits until the database may be checked again.
     async fn lacks(&self, capabilities: &OpenCapabilities) {
         let deadline = Instant::now() + Duration::from_secs(30);
         while capabilities.plugins_lacking_commits().is_empty() {
@@ -50,7 +50,7 @@ impl SessionWorld {
         self.mend_through(capabilities, 99).await
     }
 
-    /// As [`mend`](Self::mend), of a plugin that had finished states up to a position.
+    /// The same as [`mend`](Self::mend), for a plugin that had finished states up to a position.
     async fn mend_through(&self, capabilities: &OpenCapabilities, through: Seq) -> SurvivingReceipts {
         self.lacks(capabilities).await;
         let survivors = capabilities.survey_survivors("p").await.unwrap().unwrap();
@@ -62,7 +62,7 @@ impl SessionWorld {
         survivors
     }
 
-    /// A plugin as a start finds it that has finished everything up to a position.
+    /// A plugin as a start loads it that has finished everything up to a position.
     async fn started_at(
         &self,
         capabilities: &OpenCapabilities,
@@ -108,7 +108,7 @@ fn copy(from: &Path, to: &Path) {
     rusqlite::Connection::open(from).unwrap().execute_batch(&text).unwrap();
 }
 
-/// Puts a copy in the place of the file.
+/// Replaces the file by a copy.
 fn restore(kept: &Path, file: &Path) {
     for end in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{end}", file.display())).ok();
@@ -196,7 +196,7 @@ async fn a_loss_of_what_a_tick_or_a_resync_wrote_is_found_and_can_not_come_again
         if is_tick {
             world.paper.keep(&world.tick(&plugin, 7).await.take());
         } else {
-            let again = batch(&[4]).into_iter().map(|one| StateDelivery { resync: true, ..one });
+            let again = batch(&[4]).into_iter().map(|delivery| StateDelivery { resync: true, ..delivery });
             let mut session = plugin.open(&again.collect::<Vec<_>>()).await.unwrap();
             session.sql_write("main", rows(&[4]), None).await.unwrap();
             world.paper.keep(&session.commit_effects(&[4]).await.unwrap().take());
@@ -206,7 +206,7 @@ async fn a_loss_of_what_a_tick_or_a_resync_wrote_is_found_and_can_not_come_again
         let survivors = world.mend(&capabilities).await;
         assert_eq!((survivors.after, survivors.beneath), (Some(5), true));
         assert!(world.notes().losses[0].1.is_gap());
-        // The next loss, of a state that comes again, is no gap.
+        // The next loss, of a state that comes again, is not a gap.
         let plugin = world.started_at(&capabilities, &sql_alone(), at(5)).await;
         world.apply(&plugin, 6).await.unwrap();
         restore(&kept, &world.file());
@@ -243,7 +243,7 @@ async fn a_tick_replaces_the_receipt_of_the_one_before_and_a_kill_between_them_i
     made(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     world.paper.keep(&world.tick(&plugin, 7).await.take());
-    // They are killed before their notes are saved.
+    // The kill comes before their notes are saved.
     for seq in 8..12 {
         drop(world.tick(&plugin, seq).await);
     }
@@ -264,10 +264,10 @@ async fn a_resync_keeps_its_receipt_beside_those_of_others_until_it_is_pruned() 
     let plugin = world.started_at(&capabilities, &sql_alone(), at(5)).await;
     made(&plugin).await;
     for seq in [3, 4] {
-        let again = batch(&[seq]).into_iter().map(|one| StateDelivery { resync: true, ..one });
+        let again = batch(&[seq]).into_iter().map(|delivery| StateDelivery { resync: true, ..delivery });
         let mut session = plugin.open(&again.collect::<Vec<_>>()).await.unwrap();
         session.sql_write("main", rows(&[seq]), None).await.unwrap();
-        // It gets no receipt of its states.
+        // Its states get no receipt.
         world.paper.keep(&session.commit_effects(&[]).await.unwrap().take());
     }
     world.paper.keep(&world.tick(&plugin, 7).await.take());
@@ -289,7 +289,7 @@ async fn a_commit_whose_note_was_not_saved_is_expected_once_its_receipt_has_fini
         copy(&world.file(), &kept);
         let mut session = plugin.open(&batch(&[2])).await.unwrap();
         session.sql_write("main", rows(&[2]), None).await.unwrap();
-        // The process is killed before it saves.
+        // The kill comes before the save.
         drop(session.commit_effects(&[2]).await.unwrap());
         drop((plugin, capabilities));
         closed(&world.file()).await;
@@ -334,8 +334,8 @@ async fn a_first_look_asks_whether_a_receipt_was_removed_before_it_finds_a_loss(
     }
 }
 
-/// The address leads to a standby, and then back to the server of before, which has removed receipts above all that the
-/// standby had.
+/// The address leads to a standby, and then back to the former server, which has removed receipts newer than
+/// everything on the standby.
 #[tokio::test]
 async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
     for writes_meanwhile in [false, true] {
@@ -365,7 +365,7 @@ async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
             }
         }
         restore(&original, &world.file());
-        // With a dead letter that is finished above all others.
+        // A finished dead letter has the highest position.
         let mut positions = StartPositions { cursor: 0, furthest: 0, newest: 9002 };
         if writes_meanwhile {
             positions = StartPositions { cursor: 3, furthest: 9500, newest: 9600 };
@@ -381,7 +381,7 @@ async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
             assert_eq!(applied(&plugin, &[4, 9000, 9001, 9002]).await, [4, 9000, 9001]);
             assert_eq!(world.count_receipts("plugin = '/floor' AND last = 9000"), 1, "it stays");
         }
-        // Once the cursor is there, the past of an added source is handed over.
+        // Once the cursor has moved on, the past of an added source is delivered.
         plugin = world.started_at(&capabilities, &sql_alone(), at(9001)).await;
         world.apply(&plugin, 9002).await.unwrap();
         let positions = StartPositions { cursor: 10, furthest: 9002, newest: 9600 };
@@ -395,7 +395,7 @@ async fn the_first_floor_is_the_last_position_that_was_ever_finished() {
     let world = SessionWorld::new();
     let kept = world.folder.path().join("copy.db");
     let capabilities = world.open().await;
-    // It goes back for the past of a source. An older version may have removed receipts up to 50.
+    // The plugin goes back for the past of a source. An older version may have removed receipts up to 50.
     let positions = StartPositions { cursor: 0, furthest: 50, newest: 60 };
     let plugin = world.started_at(&capabilities, &sql_alone(), positions).await;
     made(&plugin).await;
@@ -515,7 +515,7 @@ async fn a_plugin_that_comes_back_to_a_database_counts_on_its_commits_and_not_on
             assert!(world.apply(&plugin_here, 4).await.is_err());
             assert_eq!(world.mend(&capabilities).await.after, Some(2));
         }
-        // From then on the floor is its own.
+        // From then on the plugin has a floor of its own.
         let plugin_here = world.started_at(&capabilities, &sql_alone(), at(3)).await;
         copy(&world.file(), &kept);
         world.apply(&plugin_here, 4).await.unwrap();
@@ -573,7 +573,7 @@ async fn a_journal_that_notes_no_commit_finds_no_loss() {
     world.apply(&plugin, 1).await.unwrap();
     drop((plugin, capabilities));
     closed(&world.folder.path().join("platform.db")).await;
-    // As a version before these notes leaves both.
+    // The state in which a version without these notes leaves the journal and the database.
     world.paper.kept.lock().unwrap().clear();
     let database = rusqlite::Connection::open(world.folder.path().join("platform.db")).unwrap();
     database.execute("DELETE FROM kubewitness_receipts WHERE plugin = '/floor'", []).unwrap();
@@ -585,7 +585,7 @@ async fn a_journal_that_notes_no_commit_finds_no_loss() {
     assert!(capabilities.plugins_lacking_commits().is_empty());
 }
 
-/// A copy of the database as a standby has it that lacks what is committed from now on.
+/// A copy of the database like a standby that lacks everything committed from now on.
 fn standby_of(server: &DatabaseServer, database: &str) -> String {
     let standby = format!("{database}_standby");
     if server.service() == SqlService::Postgres {
@@ -654,7 +654,7 @@ async fn a_standby_without_the_last_commits_gets_them_again(service: SqlService)
     let rows =
         server.run(Some(database_of(&standby)), "SELECT count(*), count(DISTINCT seq) FROM t").unwrap();
     assert_eq!(rows.split_whitespace().collect::<Vec<_>>(), ["4", "4"]);
-    // A new process finds all that is noted.
+    // A new process finds all notes.
     drop((plugin, capabilities));
     let capabilities = OpenCapabilities::open(&settings, folder).await.unwrap();
     let plugin = world.started(&capabilities, &sql_alone()).await;

@@ -1,4 +1,4 @@
-//! Tests of outcomes: who is told, and what is hidden.
+//! Tests of outcomes: which plugins get them, and what is hidden.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::*;
 
 const SECRET: &str = "hf_4711aAbBcCdDeEfFgGhH";
 
-/// A Job that failed because its pod did, and quotes a secret of its own.
+/// A Job that failed because its pod did. The explanation quotes a secret of the Job.
 #[derive(Clone)]
 struct FailedJob {
     states: Vec<Arc<State>>,
@@ -71,7 +71,7 @@ impl FailedJob {
         let (_world, granted) = self.granted(spec).await;
         let mut session = granted.open(&[]).await.unwrap();
         match session.find_outcome("jobs", "uid-job").await.unwrap() {
-            OutcomeFinding::Explained(told) => *told,
+            OutcomeFinding::Explained(explanation) => *explanation,
             other => panic!("{other:?}"),
         }
     }
@@ -122,12 +122,15 @@ fn exit_code() -> KeptOutcome {
 #[tokio::test]
 async fn an_outcome_names_the_container_and_hides_the_secrets_of_its_pod() {
     let job = FailedJob::new(exit_code());
-    let told = job.explained(json!({"outcomes": ["jobs"]})).await;
-    assert!(told.headline.starts_with("Failed: container main of pod train-0 exited with 3"), "{told:?}");
-    assert_eq!((told.object.name.as_str(), told.seq, told.ended_ms), ("train", 2, 2_000));
-    assert_eq!((told.cause.kind, told.cause.seq), (CauseKind::ExitCode, 1));
-    assert!(told.cause.message.contains("redacted:"), "{told:?}");
-    assert!(!format!("{told:?}").contains(SECRET), "{told:?}");
+    let outcome = job.explained(json!({"outcomes": ["jobs"]})).await;
+    assert!(
+        outcome.headline.starts_with("Failed: container main of pod train-0 exited with 3"),
+        "{outcome:?}"
+    );
+    assert_eq!((outcome.object.name.as_str(), outcome.seq, outcome.ended_ms), ("train", 2, 2_000));
+    assert_eq!((outcome.cause.kind, outcome.cause.seq), (CauseKind::ExitCode, 1));
+    assert!(outcome.cause.message.contains("redacted:"), "{outcome:?}");
+    assert!(!format!("{outcome:?}").contains(SECRET), "{outcome:?}");
     let raw = job.explained(json!({"outcomes": ["jobs"], "documents": "raw"})).await;
     assert!(raw.cause.message.contains(SECRET), "{raw:?}");
 }
@@ -182,9 +185,12 @@ async fn a_place_holds_for_the_sources_that_were_granted_then() {
 async fn the_word_that_is_kept_stays_where_the_journal_has_lost_what_it_was_found_in() {
     let job = FailedJob::new(KeptOutcome::Explained { seq: 2, kind: CauseKind::OutOfMemory });
     let lost = FailedJob { states: job.states[1..].to_vec(), ..job };
-    let told = lost.explained(json!({"outcomes": ["jobs"]})).await;
-    assert_eq!((told.cause.kind, told.headline.as_str()), (CauseKind::OutOfMemory, "Failed: out of memory"));
-    assert!(told.doubt.contains("no longer has"), "{told:?}");
+    let outcome = lost.explained(json!({"outcomes": ["jobs"]})).await;
+    assert_eq!(
+        (outcome.cause.kind, outcome.headline.as_str()),
+        (CauseKind::OutOfMemory, "Failed: out of memory")
+    );
+    assert!(outcome.doubt.contains("no longer has"), "{outcome:?}");
     let gone = FailedJob { states: Vec::new(), ..lost };
     let (_world, granted) = gone.granted(json!({"outcomes": ["jobs"]})).await;
     let found = granted.open(&[]).await.unwrap().find_outcome("jobs", "uid-job").await;

@@ -1,4 +1,4 @@
-//! Requests of calls that come again: after a kill, after a failure, after a verdict.
+//! Tests of requests in repeated calls: after a kill, after a failure, after a verdict.
 
 use axum::Router;
 use axum::http::Uri;
@@ -9,7 +9,7 @@ use kubewitness_harness::{Encryption, MailServer};
 
 use super::*;
 
-/// A receiver that counts, and never answers what ends in `silent`.
+/// A receiver that counts requests, and never answers those to paths that end with `silent`.
 #[derive(Clone, Default)]
 pub struct CountingReceiver(Arc<Mutex<Vec<String>>>);
 
@@ -89,7 +89,7 @@ async fn after_a_kill_only_the_request_in_the_air_is_sent_again() {
     assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 2");
     assert_eq!(send(&mut session, "people", "two").await.unwrap(), "answer 4", "its answer was not kept");
     assert_eq!(send(&mut session, "people", "three").await.unwrap(), "answer 5");
-    // A kill behind the call's end, and before its save.
+    // A kill after the call's end, before its save.
     drop(session.commit_effects(&[1]).await.unwrap());
     let plugin = world.started(&capabilities, &sender()).await;
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
@@ -124,7 +124,7 @@ async fn where_nothing_is_repeated_a_request_in_the_air_parks_its_state_until_so
     world.paper.keep(&session.commit_effects(&[1]).await.unwrap());
     assert_eq!(world.paper.read(), []);
 
-    // The operator's replay.
+    // An operator replays the state.
     let mut session = plugin.open(&batch(&[2])).await.unwrap();
     session.http_send("bank", post("two", Some("id-2"))).await.unwrap();
     assert_eq!((session.in_doubt(), receiver.count("/two")), (vec![], 2));
@@ -138,7 +138,8 @@ async fn a_request_without_an_answer_is_not_sent_again_where_nothing_is_repeated
     for to in ["bank", "people"] {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         assert!(matches!(send(&mut session, to, "silent").await, Err(GrantError::Timeout(_))));
-        // Parked at once, whatever the plugin says; elsewhere its verdict decides.
+        // With this setting the state is parked, whatever the plugin's verdict; otherwise the verdict
+        // decides.
         let doubts = session.in_doubt();
         assert_eq!(
             doubts.iter().filter(|(_, why)| why.starts_with("may have been sent")).count(),
@@ -165,7 +166,7 @@ async fn a_verdict_that_asks_for_a_retry_asks_for_another_request() {
         session.undo_effects(&[1]).await.unwrap();
         assert_eq!(receiver.count("/one"), times);
     }
-    // A call without a verdict asks for nothing, and neither does one that is taken apart.
+    // Neither a call without a verdict nor one that is split causes another request.
     for is_apart in [false, true, false] {
         let mut session = plugin.open(&batch(&[1])).await.unwrap();
         send(&mut session, "bank", "one").await.unwrap();
@@ -219,7 +220,7 @@ async fn a_request_of_no_known_state_comes_again_alone_where_nothing_is_repeated
     );
     let mut session = plugin.open(&batch(&[1])).await.unwrap();
     send(&mut session, "bank", "one").await.unwrap();
-    // Elsewhere it is known by what it is.
+    // Without a key, a request is identified by its content.
     let mut session = plugin.open(&batch(&[1, 2])).await.unwrap();
     send(&mut session, "people", "one").await.unwrap();
     session.roll_back_effects().await;
@@ -259,7 +260,7 @@ async fn after_a_kill_a_tick_sends_again_only_what_was_in_the_air_until_a_tick_i
 
     let plugin = world.started(&capabilities, &sender()).await;
     let mut tick = plugin.open(&[]).await.unwrap();
-    // Its text may tell the time.
+    // Its text may contain the time.
     let again = tick.http_send("people", post("other", Some("one"))).await.unwrap();
     assert_eq!(again.body, b"answer 1", "as it was answered");
     silent(&mut tick).await;
@@ -298,7 +299,7 @@ async fn where_nothing_is_repeated_a_tick_sends_a_request_once_by_its_id_until_a
         matches!(&refused, Err(GrantError::Denied(why)) if why.starts_with("may have been sent: an earlier tick"))
     };
     let mut tick = plugin.open(&[]).await.unwrap();
-    // Its text may tell the time.
+    // Its text may contain the time.
     let again = tick.http_send("bank", post("other", Some("digest-1"))).await.unwrap();
     assert_eq!(again.body, b"answer 1", "as it was answered");
     assert!(in_doubt(&mut tick).await);

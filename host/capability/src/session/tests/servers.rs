@@ -1,4 +1,4 @@
-//! Calls with a database on a server: it may be away, and other processes may write to it.
+//! Tests of calls with a database on a server, which may be away, and to which other processes may write.
 
 use std::sync::atomic::AtomicUsize;
 
@@ -7,7 +7,7 @@ use kubewitness_core::intents::commits::NotedCommit;
 use super::*;
 use crate::sql::TransactionMode;
 
-/// A server that can't be had, or that takes its time to say what was applied.
+/// A server that is away, or that is slow to report receipts.
 struct SlowServer {
     applied: Vec<ReceiptMark>,
     answers: tokio::sync::Semaphore,
@@ -70,20 +70,20 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
     granted.uses = Arc::new(uses::GrantUses::of(&everything().grants));
     let granted = Arc::new(granted);
     let mut call = CallSession::new(granted.clone(), marks(&[1]), HashSet::new(), None);
-    let told = |needed: &str| {
+    let refusal = |needed: &str| {
         format!(
             "denied: the database `main` is granted with `access: read`, and this needs `access: {needed}` in \
              spec.grants.sql"
         )
     };
     let write = call.sql_write("main", rows(&[1]), None).await.unwrap_err();
-    assert_eq!(write.to_string(), told("write"));
+    assert_eq!(write.to_string(), refusal("write"));
     let hidden =
         call.sql_query("main", "WITH x AS (DELETE FROM t RETURNING a) SELECT a FROM x", vec![]).await;
-    assert_eq!(hidden.unwrap_err().to_string(), told("write"));
+    assert_eq!(hidden.unwrap_err().to_string(), refusal("write"));
     let table = call.sql_execute("main", "CREATE TABLE t (a INTEGER)", vec![vec![]]).await.unwrap_err();
-    assert_eq!(table.to_string(), told("schema"));
-    // This server is away: what is allowed comes as far as that.
+    assert_eq!(table.to_string(), refusal("schema"));
+    // This server is away, so the error proves that the statement was allowed.
     let read = call.sql_query("main", "SELECT 1", vec![]).await;
     assert_eq!(read, Err(GrantError::Unavailable("away".into())));
     assert_eq!(granted.uses.granted_and_needed("sql:main").unwrap().1, Some(SqlAccess::Schema));
@@ -100,7 +100,7 @@ async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_an
     assert_eq!(world.records(), "");
 }
 
-/// A database of which another process applied the first state, whenever the receipts are read for the second time.
+/// A database in which another process applies the first state before the second read of the receipts.
 struct SharedDatabase {
     engine: crate::sql::SharedEngine,
     readings: AtomicUsize,
@@ -157,7 +157,7 @@ async fn a_call_writes_nothing_if_receipts_were_read_again_since_it_began() {
     let plugin = crate::session::granted::PluginGrants(granted.clone());
     let mut early = plugin.open(&[delivery(1, "a")]).await.unwrap();
     assert!(early.applied_states().is_empty(), "nobody has applied it yet");
-    // Another call of this process finds that another process has written meanwhile, and reads what it applied.
+    // Another call of this process notices that another process has written, and reads its receipts.
     granted.standing.mark_stale();
     let mut later = plugin.open(&[delivery(2, "b")]).await.unwrap();
     let create = "CREATE TABLE IF NOT EXISTS t (a INTEGER)";
@@ -180,11 +180,11 @@ async fn whoever_comes_while_receipts_are_read_waits_for_what_is_found() {
         crate::session::granted::ReceiptStores { databases: vec![server.clone()], ..Default::default() };
     granted.standing.load("p", stores, backing(0).positions).await.unwrap();
     let plugin: Arc<dyn GrantProvider> = Arc::new(crate::session::granted::PluginGrants(granted));
-    let (one, two, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
+    let (first, second, ()) = tokio::join!(applied(&plugin, &[1]), applied(&plugin, &[1]), async {
         tokio::task::yield_now().await;
         server.answers.add_permits(1);
     });
-    assert_eq!((one, two), (vec![1], vec![1]));
+    assert_eq!((first, second), (vec![1], vec![1]));
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Tests of the settings that are granted: what they lack, what can't be opened, and what a change keeps.
+//! Tests of the settings of grants: missing and unusable ones, and what a change preserves.
 
 use base64::Engine as _;
 
@@ -34,7 +34,7 @@ async fn settings_that_point_nowhere_are_faults_of_their_fields() {
     let spec = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
     let error = world.open().await.grant_plugin("p", &spec, backing(0)).await.err().unwrap();
     assert!(matches!(error, CapabilityError::Manifest(fault) if fault.field == "spec.grants.sql[0]"));
-    // Of another kind of database than it is said to be.
+    // The address is of another kind of database than the settings state.
     let address = world.folder.path().join("address");
     std::fs::write(&address, "postgres://me:hush@x/y").unwrap();
     std::fs::create_dir_all(world.folder.path().join("audit")).unwrap();

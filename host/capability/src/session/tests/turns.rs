@@ -1,4 +1,4 @@
-//! Calls of one plugin that write to `kv` at once: what the saves get, in which order.
+//! Tests of concurrent calls of one plugin that write to `kv`: what is saved, and in which order.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -60,7 +60,7 @@ async fn saves_end_with_what_the_last_of_many_calls_at_once_has_committed() {
     let plugin = grants(&capabilities, &plugin(json!({"kv": true}))).await;
     let mut saved = HashMap::new();
     for round in 0..ROUNDS {
-        // As the controller makes calls: each is a task, which tells the dispatcher what it has done.
+        // As in the controller, each call is a task that reports its effects to the dispatcher.
         let (done, mut dispatcher) = tokio::sync::mpsc::unbounded_channel();
         let mut calls = JoinSet::new();
         for call in 1..=CALLS {

@@ -39,7 +39,7 @@ const WHOLE: &[&str] = &[
     "DROP TABLE u",
 ];
 
-/// Fragments that are put in between: the beginning and end of comments and quotes, words that write, and odd blanks.
+/// Fragments to insert: the beginning and end of comments and quotes, words that write, and unusual blanks.
 const PARTS: &[&str] = &[
     "--",
     "--\r",
@@ -176,7 +176,7 @@ fn judged(statement: &str, dialect: SqlDialect) -> Option<(String, SqlAccess)> {
     Some((text, access))
 }
 
-/// The tables that a statement of SQLite writes, as its compiler says.
+/// The tables that a statement writes, according to SQLite's compiler.
 fn watched(connection: &Connection) -> Arc<Mutex<Vec<String>>> {
     let written = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&written);

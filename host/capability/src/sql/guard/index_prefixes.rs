@@ -3,7 +3,7 @@
 
 use sqlparser::ast::{AlterTableOperation, Expr, Function, IndexColumn, Statement, TableConstraint};
 
-/// The columns with a length, each as the tree writes it.
+/// The columns with a length, each as the tree renders it.
 pub fn prefixed_columns(statement: &Statement) -> Vec<String> {
     match statement {
         Statement::CreateIndex(index) => index_prefixes(&index.columns),
@@ -29,7 +29,7 @@ fn of_constraint(constraint: &TableConstraint) -> Vec<String> {
     }
 }
 
-/// A call would stand in brackets of its own.
+/// A function call would have brackets of its own.
 fn index_prefixes(columns: &[IndexColumn]) -> Vec<String> {
     let prefix = |column: &IndexColumn| match &column.column.expr {
         Expr::Function(function) if has_length_alone(function) => Some(function.to_string()),

@@ -23,11 +23,11 @@ pub use self::rendered::RenderedStatements;
 use self::rules::GuardRules;
 use self::tokens::{SqlToken, TokenKind, tokenize_statement};
 
-/// Statements are short; rows come as parameters.
+/// The most bytes of a statement. Values are parameters, so statements are short.
 const STATEMENT_BYTES: usize = 64 * 1024;
-/// Parameters that SQLite takes in one statement; PostgreSQL and MySQL take twice as many.
+/// The most parameters that SQLite accepts in one statement; PostgreSQL and MySQL accept twice as many.
 pub const MAX_BINDS: usize = 32_766;
-/// Tables whose names begin so are the controller's own.
+/// The prefix of the controller's own tables.
 pub const OWN_PREFIX: &str = "kubewitness_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,10 +41,10 @@ pub enum StatementPurpose {
 pub struct GuardedStatement<'a> {
     /// Without a closing semicolon.
     pub text: &'a str,
-    /// How many parameters it takes.
+    /// The number of its parameters.
     pub arity: usize,
     tokens: Vec<SqlToken<'a>>,
-    /// Where `text` begins in what was sent; the tokens' positions count from there.
+    /// The offset of `text` in the statement that was sent; the positions of tokens count from there.
     lead: usize,
 }
 
@@ -65,15 +65,15 @@ fn check_text(statement: &str) -> Result<(), GrantError> {
     if statement.len() > STATEMENT_BYTES {
         return Err(GrantError::TooLarge(format!("a statement has at most {STATEMENT_BYTES} bytes")));
     }
-    // SQLite stops at a NUL and skips a byte-order mark; both would make it read something else
-    // than what was checked.
+    // SQLite stops at a NUL and skips a byte-order mark, so it would read another text than the one that was
+    // checked.
     if statement.contains(['\0', '\u{feff}']) {
         return invalid_statement("a statement has no NUL and no byte-order mark");
     }
     Ok(())
 }
 
-/// A statement that was rendered. It has no comments.
+/// Checks a rendered statement. It has no comments.
 pub fn check(
     statement: &str,
     purpose: StatementPurpose,
@@ -118,9 +118,9 @@ fn check_beginning(
     if rules.made.is_empty() || !first.is_any(&["CREATE", "DROP", "ALTER"]) {
         return Ok(());
     }
-    let makes = |what: &&str| {
-        let mut words = what.split(' ').zip(&tokens[1..]);
-        tokens.len() > what.split(' ').count() && words.all(|(word, token)| token.is_word(word))
+    let makes = |kind: &&str| {
+        let mut words = kind.split(' ').zip(&tokens[1..]);
+        tokens.len() > kind.split(' ').count() && words.all(|(word, token)| token.is_word(word))
     };
     if !rules.made.iter().any(makes) {
         return invalid_statement(format!(
@@ -137,7 +137,7 @@ fn check_word(
     next: Option<&SqlToken<'_>>,
     rules: &GuardRules,
 ) -> Result<(), GrantError> {
-    // The others are no words and name nothing, and a statement may have a thousand of them.
+    // Other tokens name nothing, and a statement may have a thousand of them.
     if !matches!(token.kind, TokenKind::Word | TokenKind::Quoted) {
         return Ok(());
     }
@@ -160,7 +160,7 @@ fn check_word(
     Ok(())
 }
 
-/// The database would take a missing parameter for NULL, so they are counted here.
+/// Counts the parameters. A database would read a missing parameter as NULL.
 fn count_parameters(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
     let mut plain = 0;
     let mut highest = 0;
@@ -182,12 +182,13 @@ fn count_parameters(tokens: &[SqlToken<'_>]) -> Result<usize, GrantError> {
 }
 
 impl<'a> GuardedStatement<'a> {
-    /// A `WITH` is not looked into: it may write.
+    /// Whether it is plainly a query. A `WITH` is not examined: it may write.
     pub fn reads_only(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is_word("SELECT") || first.is_word("VALUES"))
     }
 
-    /// The least access that it needs. A word that writes anywhere counts, also below a `WITH` and as an unquoted name.
+    /// The least access that it needs. A word that writes counts anywhere, also below a `WITH` and as an
+    /// unquoted name.
     pub fn least_access(&self) -> SqlAccess {
         if self.changes_schema() {
             return SqlAccess::Schema;
@@ -203,7 +204,7 @@ impl<'a> GuardedStatement<'a> {
         if self.tokens.iter().enumerate().any(writes) { SqlAccess::Write } else { SqlAccess::Read }
     }
 
-    /// Whether it plainly adds rows or columns, or makes a table or a view, and can take no row away.
+    /// Whether it plainly only adds rows or columns, or creates a table or a view, so that it removes no row.
     pub fn only_adds(&self) -> bool {
         let begins = |words: &[&str]| {
             self.tokens.len() >= words.len()
@@ -220,20 +221,20 @@ impl<'a> GuardedStatement<'a> {
             return !self.tokens.iter().any(|token| token.is_any(&takes));
         }
         let adds_column = |pair: &[SqlToken<'_>]| pair[0].is_word("ADD") && pair[1].is_word("COLUMN");
-        // Several changes may be in one statement, and MySQL moves all rows to another engine.
+        // One statement may have several changes, and MySQL may move all rows to another engine.
         let does_more = |token: &SqlToken<'_>| token.is_symbol(b',') || token.is_any(&["DROP", "ENGINE"]);
         begins(&["ALTER", "TABLE"])
             && self.tokens.windows(2).any(adds_column)
             && !self.tokens.iter().any(does_more)
     }
 
-    /// Whether it makes, changes or removes tables, indexes or views.
+    /// Whether it creates, changes or removes tables, indexes or views.
     pub fn changes_schema(&self) -> bool {
         self.tokens.first().is_some_and(|first| first.is_any(&["CREATE", "DROP", "ALTER"]))
     }
 
-    /// The parts of an insert whose only parameters are one tuple of `?`: many rows of it can go
-    /// in one statement, and mean the same. `None` for anything that is not plainly that.
+    /// Splits an insert whose only parameters are one tuple of `?`. Many rows can then be inserted with one
+    /// statement of the same meaning. `None` for any other statement.
     pub fn as_row_insert(&self) -> Option<RowInsert<'a>> {
         let tokens = &self.tokens;
         if self.arity == 0

@@ -1,13 +1,13 @@
-//! Names with a dot, on servers: `table.column` is one, and a schema before a name is refused everywhere. The
-//! tree is checked first ([`rendered`](super::rendered)); this module finds what its visitor does not reach,
-//! such as types, operators, and references in DDL.
+//! Checks names with a dot, on servers: `table.column` is allowed, and a schema before a name is refused
+//! everywhere. The tree is checked first ([`rendered`](super::rendered)); this module finds names that its
+//! visitor does not reach, such as types, operators, and references in DDL.
 
 use kubewitness_core::ports::GrantError;
 
 use super::invalid_statement;
 use super::tokens::{SqlToken, TokenKind};
 
-/// Words before which `table.column` may stand.
+/// Words that may precede `table.column`.
 const BEFORE_COLUMN: [&str; 37] = [
     "SELECT",
     "DISTINCT",

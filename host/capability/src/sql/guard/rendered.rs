@@ -20,14 +20,15 @@ use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use super::index_prefixes::prefixed_columns;
 use super::{check_text, functions, invalid_statement};
 
-/// Brackets and queries within each other.
+/// The most levels of brackets and nested queries.
 const NESTING: usize = 50;
-/// Each is a level of the tree where they are operators of one expression, and what is dropped lies on the stack at once.
+/// The most tokens. Each operator of an expression is a level of the tree, and dropping a tree uses the
+/// stack.
 const TOKENS: usize = 4096;
-/// Texts that are remembered for one plugin. It has few, since values come as parameters.
+/// The most texts that are cached for one plugin. A plugin has few, because values are parameters.
 const REMEMBERED: usize = 64;
 
-/// The statements of one plugin, as they were rendered.
+/// The cached statements of one plugin, in rendered form.
 #[derive(Default)]
 pub struct RenderedStatements(Mutex<HashMap<(SqlDialect, String), Arc<str>>>);
 
@@ -49,7 +50,7 @@ impl RenderedStatements {
     }
 }
 
-/// The statement as it is sent. It has only blanks between its words, and no comment.
+/// The statement as it is sent. It has only blanks between its words, and no comments.
 pub fn render_statement(statement: &str, dialect: SqlDialect) -> Result<String, GrantError> {
     if dialect == SqlDialect::Mysql && statement.contains('\\') {
         return invalid_statement("a statement has no backslash: a text that has one comes as a parameter");
@@ -98,8 +99,8 @@ pub fn render_statement(statement: &str, dialect: SqlDialect) -> Result<String, 
     }
 }
 
-/// Refuses strings and names in quotes that the parser would not write again as they were read, or that a server reads
-/// otherwise. Each can come as a parameter.
+/// Refuses strings and quoted names that the parser would render differently, or that a server reads
+/// differently. Such a value can be passed as a parameter.
 fn check_literal(token: &Token) -> Result<(), GrantError> {
     let is_plain = |text: &str, quote: char| {
         let again = [format!("{quote}{quote}"), format!("\\{quote}")];
@@ -139,7 +140,8 @@ fn check_literal(token: &Token) -> Result<(), GrantError> {
     }
 }
 
-/// A `?` is an operator of PostgreSQL, and here a parameter. `?7` is two tokens that touch.
+/// Replaces `?`, which PostgreSQL would read as an operator, by a placeholder. `?7` consists of two adjacent
+/// tokens.
 fn with_placeholders(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     let mut placed: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
     for mut next in tokens {
@@ -158,20 +160,20 @@ fn with_placeholders(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
     placed
 }
 
-/// Sessions are set to `ANSI_QUOTES`: what stands in double quotes is a name.
+/// Marks texts in double quotes as names: sessions use `ANSI_QUOTES`.
 fn with_quoted_names(mut tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
-    for one in &mut tokens {
-        if let Token::DoubleQuotedString(name) = &one.token {
-            one.token = Token::make_word(name, Some('"'));
+    for token in &mut tokens {
+        if let Token::DoubleQuotedString(name) = &token.token {
+            token.token = Token::make_word(name, Some('"'));
         }
     }
     tokens
 }
 
-/// Refuses with a sentence that says what to write.
+/// Visits the tree, and refuses with a sentence that says what to write instead.
 struct StatementJudge {
     dialect: SqlDialect,
-    /// Parts of columns that look like calls.
+    /// Parts of columns that the tree represents as calls.
     prefixed_columns: Vec<String>,
 }
 
@@ -180,7 +182,7 @@ impl StatementJudge {
         self.name(name)?;
         let part = name.0.last().and_then(|part| part.as_ident());
         let called = part.map_or("", |part| part.value.as_str());
-        // In quotes, PostgreSQL takes large letters for others: "Lower" is not its own function.
+        // PostgreSQL distinguishes case in quotes: "Lower" is not its own function.
         let is_its_own = self.dialect != SqlDialect::Postgres
             || part.is_none_or(|part| {
                 part.quote_style.is_none() || !called.contains(|c: char| c.is_ascii_uppercase())
@@ -193,7 +195,7 @@ impl StatementJudge {
         }
     }
 
-    /// A table, a view or a function of the granted database.
+    /// Checks the name of a table, a view or a function of the granted database.
     fn name(&self, name: &ObjectName) -> ControlFlow<String> {
         let is_main = || name.0[0].as_ident().is_some_and(|part| part.value.eq_ignore_ascii_case("main"));
         match name.0.len() {
@@ -206,7 +208,8 @@ impl StatementJudge {
     }
 }
 
-/// MySQL keeps the value that the function is given until the session ends, and other calls get the session, too.
+/// Whether a function sets a value of the session. MySQL keeps the value until the session ends, and other
+/// calls use the same session.
 fn sets_session(function: &Function) -> bool {
     let name = function.name.0.last().and_then(|part| part.as_ident());
     name.is_some_and(|name| name.value.eq_ignore_ascii_case("LAST_INSERT_ID"))
@@ -286,7 +289,7 @@ impl Visitor for StatementJudge {
         }
     }
 
-    /// Servers fold other letters into ASCII in ways of their own.
+    /// Servers fold other letters into ASCII in different ways.
     fn pre_visit_ident(&mut self, ident: &Ident) -> ControlFlow<String> {
         match ident.value.is_ascii() {
             true => ControlFlow::Continue(()),

@@ -1,20 +1,21 @@
-//! The words and names that a plugin's statement may not contain, by database.
+//! The words and names that are refused in a plugin's statement, by database.
 
 use kubewitness_core::ports::SqlDialect;
 
 pub struct GuardRules {
-    /// Words that end or leave the call's transaction, or reach other files and the engine's
-    /// settings. As names of columns they have to be quoted.
+    /// Words that end or leave the call's transaction, or access other files and the engine's settings. A
+    /// column with such a name must be quoted.
     pub words: &'static [&'static str],
-    /// Names that begin so, of functions and of tables: what the engine keeps for itself.
+    /// Prefixes of functions and tables that the engine reserves.
     pub prefixes: &'static [&'static str],
-    /// Schemas that are the server's, not the granted database's.
+    /// Schemas of the server, outside of the granted database.
     pub schemas: &'static [&'static str],
     pub executed: &'static [&'static str],
     pub queried: &'static [&'static str],
-    /// A string may stand for a name.
+    /// Whether a string may stand for a name.
     pub strings_name: bool,
-    /// The things that may be made, changed and removed. Empty: whatever the words above leave.
+    /// The kinds of objects that may be created, changed and removed. If empty, only the words above restrict
+    /// them.
     pub made: &'static [&'static str],
 }
 
@@ -52,7 +53,7 @@ const POSTGRES: GuardRules = GuardRules {
         "COPY",
         "EXECUTE",
         "TRIGGER",
-        // They tell who the controller is to the database.
+        // They reveal the controller's identity at the database.
         "CURRENT_CATALOG",
         "CURRENT_ROLE",
         "CURRENT_SCHEMA",
@@ -64,7 +65,7 @@ const POSTGRES: GuardRules = GuardRules {
         "TEMPORARY",
         "UNLOGGED",
         "TABLESPACE",
-        // Types whose texts name tables and functions of any schema.
+        // Values of these types may name tables and functions of any schema.
         "REGCLASS",
         "REGPROC",
         "REGPROCEDURE",
@@ -91,7 +92,7 @@ const MYSQL: GuardRules = GuardRules {
         "OUTFILE",
         "DUMPFILE",
         "INFILE",
-        // They tell who the controller is to the database.
+        // They reveal the controller's identity at the database.
         "CURRENT_ROLE",
         "CURRENT_USER",
         "SESSION_USER",
@@ -109,7 +110,7 @@ const MYSQL: GuardRules = GuardRules {
         "DISCARD",
         "IMPORT",
         "EXCHANGE",
-        // It turns errors into warnings, and what does not fit into something else.
+        // It turns errors into warnings, and changes values that do not fit.
         "IGNORE",
         "DELAYED",
     ],

@@ -9,7 +9,7 @@ fn execute_on(statement: &str, dialect: SqlDialect) -> Result<usize, String> {
     judged(statement, StatementPurpose::Execute, dialect, |checked| checked.arity)
 }
 
-/// As a statement of a plugin is judged.
+/// The judgement of a plugin's statement.
 fn judged<T>(
     statement: &str,
     purpose: StatementPurpose,

@@ -8,7 +8,7 @@ use super::{MAX_BINDS, invalid_statement};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     Word,
-    /// An identifier in quotes, or a string: SQLite takes either for the other where it can.
+    /// A quoted identifier or a string: SQLite may read one as the other.
     Quoted,
     Number,
     /// `?`, or `?7`.
@@ -36,7 +36,7 @@ impl<'a> SqlToken<'a> {
         self.kind == TokenKind::Symbol(symbol)
     }
 
-    /// Returns the name that this token holds; empty where it can't name anything.
+    /// The name that this token holds; empty if it can't be a name.
     pub fn name(&self) -> &'a str {
         match self.kind {
             TokenKind::Quoted => &self.text[1..self.text.len() - 1],
@@ -56,7 +56,7 @@ pub fn tokenize_statement(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToke
                 at += 1;
                 continue;
             }
-            // A statement that was rendered has none.
+            // A rendered statement has no comments.
             b'-' if bytes.get(at + 1) == Some(&b'-') => {
                 return invalid_statement("a statement has no comments");
             }
@@ -102,7 +102,7 @@ pub fn tokenize_statement(text: &str, dialect: SqlDialect) -> Result<Vec<SqlToke
     Ok(tokens)
 }
 
-/// `E'…'` and `U&"…"` have escapes that would make a quote end elsewhere.
+/// Refuses prefixed strings: `E'…'` and `U&"…"` have escapes that would end a quote elsewhere.
 fn check_prefix(before: Option<&SqlToken<'_>>, at: usize, dialect: SqlDialect) -> Result<(), GrantError> {
     let Some(before) = before.filter(|token| token.at + token.text.len() == at) else { return Ok(()) };
     let prefixed = matches!(before.kind, TokenKind::Word | TokenKind::Symbol(b'&')) && !before.is_word("X");
@@ -120,7 +120,7 @@ fn run(bytes: &[u8], from: usize, belongs: impl Fn(u8) -> bool) -> usize {
     bytes[from..].iter().position(|b| !belongs(*b)).map_or(bytes.len(), |found| from + found)
 }
 
-/// Past the closing quote; a doubled quote stands for itself.
+/// The position after the closing quote; a doubled quote stands for itself.
 fn end_of_quoted(bytes: &[u8], start: usize) -> Result<usize, GrantError> {
     let quote = bytes[start];
     let mut at = start + 1;

@@ -10,9 +10,9 @@ use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFa
 
 pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
-        sqlx::Error::Database(said) => {
-            let Some(mysql) = said.try_downcast_ref::<MySqlDatabaseError>() else {
-                return SqlFault::Lost(GrantError::Unavailable(said.message().to_owned()));
+        sqlx::Error::Database(database_error) => {
+            let Some(mysql) = database_error.try_downcast_ref::<MySqlDatabaseError>() else {
+                return SqlFault::Lost(GrantError::Unavailable(database_error.message().to_owned()));
             };
             judge_code(mysql.number(), mysql.code().unwrap_or_default(), mysql.message())
         }
@@ -26,64 +26,64 @@ pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     }
 }
 
-/// By number, and by SQLSTATE where that says enough:
+/// Classifies an error by its number, and by SQLSTATE if that suffices:
 /// <https://mariadb.com/kb/en/mariadb-error-codes/>.
-fn judge_code(number: u16, state: &str, said: &str) -> SqlFault {
+fn judge_code(number: u16, state: &str, message: &str) -> SqlFault {
     let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
     let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match number {
         // MySQL 3024, MariaDB 1969.
         3024 | 1969 => SqlFault::Lost(GrantError::Timeout("the statement took too long".into())),
         1205 => unavailable("other transactions hold the rows".into()),
-        1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {said}")),
+        1213 | 1020 | 1317 => unavailable(format!("it is in conflict with another transaction: {message}")),
         1290 | 1792 | 1836 => unavailable(format!("{CANT_BE_WRITTEN}: it is read-only")),
         1021 | 1114 => unavailable("the database's disk is full".into()),
         1040 | 1203 | 1226 => unavailable("the database has too many connections".into()),
         1153 => SqlFault::Lost(GrantError::TooLarge("more than the database takes in one statement".into())),
-        // Rights: an operator grants them.
+        // Missing rights, which an operator grants.
         1044 | 1045 | 1142 | 1143 | 1227 | 1370 => unavailable(format!("{REFUSES} to its user")),
-        1146 => invalid(format!("no such table: {said}")),
-        1054 => invalid(format!("{NO_COLUMN}: {said}")),
-        // Values and constraints whose SQLSTATE says nothing: a value that is missing, wrong, cut,
-        // or against a check; an index that would be too long or is there twice.
-        1265 | 1364 | 1366 | 1367 | 1709 | 3819 => invalid(said.to_owned()),
-        _ if is_fault_of_statement(number) => invalid(said.to_owned()),
+        1146 => invalid(format!("no such table: {message}")),
+        1054 => invalid(format!("{NO_COLUMN}: {message}")),
+        // Values and constraints with an unspecific SQLSTATE: a missing, wrong, truncated or refused value,
+        // or an index that is too long or exists already.
+        1265 | 1364 | 1366 | 1367 | 1709 | 3819 => invalid(message.to_owned()),
+        _ if is_fault_of_statement(number) => invalid(message.to_owned()),
         _ => match state.get(..2) {
-            // What is wrong with the data or with the statement itself.
-            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "45") => invalid(said.to_owned()),
-            _ => unavailable(format!("the database answered: {said}")),
+            // Faults of the data or of the statement itself.
+            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "45") => invalid(message.to_owned()),
+            _ => unavailable(format!("the database answered: {message}")),
         },
     }
 }
 
-/// Faults of a statement itself whose SQLSTATE is the general one. No later try of the same statement does better: taken for
-/// an outage, they would stop the plugin for as long as it sends that statement.
+/// Faults of the statement itself with an unspecific SQLSTATE. No retry of the same statement succeeds.
+/// Classified as an outage, they would block the plugin as long as it sends that statement.
 fn is_fault_of_statement(number: u16) -> bool {
     matches!(
         number,
-        // Clauses, functions and arguments that do not go together, or stand where they may not.
+        // Clauses, functions and arguments that don't fit together, or are in the wrong place.
         1093 | 1111 | 1210 | 1221 | 1411 | 3065 | 3579..=3598 | 4015..=4024
-        // Collations that are unknown or do not fit.
+        // Unknown or unsuitable collations.
         | 1267 | 1270 | 1271 | 1273
-        // Views and tables that can't be written so.
+        // Views and tables that can't be written in this way.
         | 1288 | 1347..=1352 | 1356 | 1393..=1395 | 1423 | 1471
         // Definitions of columns and keys.
         | 1215 | 1294 | 1822..=1828 | 1906 | 3105..=3109
     )
 }
 
-/// Why it could not be connected.
+/// Classifies a failed connection.
 pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
-    let number = |said: &dyn sqlx::error::DatabaseError| {
-        said.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
+    let number = |error: &dyn sqlx::error::DatabaseError| {
+        error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
         sqlx::Error::Io(error) => error.kind().into(),
         sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
-        // Of a password that is told over TLS alone (`caching_sha2_password`); there is no kind for it.
+        // The server sends `caching_sha2_password` passwords over TLS only; the error has no type of its own.
         sqlx::Error::Configuration(why) if why.to_string().contains("RSA") => ServerFailure::NeedsEncryption,
-        sqlx::Error::Database(said) => match number(said.as_ref()) {
-            // Let in, but not to this database.
+        sqlx::Error::Database(database_error) => match number(database_error.as_ref()) {
+            // The user may connect, but not to this database.
             1044 => ServerFailure::NoRight,
             1045 | 1129 | 1130 | 1251 | 1524 | 1698 | 1820 | 1862 | 3118 | 3955 => {
                 ServerFailure::LoginRefused
@@ -154,7 +154,7 @@ mod tests {
         }
         let unknown = judge_code(1054, "42S22", "Unknown column 'queue'");
         assert!(
-            matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
+            matches!(unknown, SqlFault::Own(GrantError::Invalid(message)) if message.contains("has no column"))
         );
         assert!(matches!(judge_code(1969, "70100", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }

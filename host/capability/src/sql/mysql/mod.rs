@@ -36,7 +36,8 @@ use super::{
     FloorColumns, SqlFault, SurveyColumns, SurveyRow, TransactionMode, next_connection_number, write,
 };
 
-/// Replicated groups take no rows without a primary key, and some servers no tables.
+/// The columns have primary keys because replicated groups accept no rows without one, and some servers no
+/// such tables.
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin VARCHAR(63) NOT NULL, first BIGINT NOT NULL, last BIGINT NOT NULL, states LONGBLOB NOT NULL, \
     token VARCHAR(128) NOT NULL, at BIGINT NOT NULL, INDEX (plugin, last), INDEX (token), \
@@ -46,7 +47,7 @@ pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
 const THERE: &str = "SELECT count(*) FROM information_schema.tables WHERE table_schema = DATABASE() \
     AND table_name IN ('kubewitness_receipts', 'kubewitness_fences')";
-/// Also a user that may write there all the same would write to a replica.
+/// Checked even if the user has the right to write: such a user could write to a replica.
 const READ_ONLY: &str = "CAST(@@GLOBAL.read_only AS CHAR)";
 const ENGINE: &str = "SELECT CAST(engine AS CHAR) FROM information_schema.tables \
     WHERE table_schema = DATABASE() AND table_name = ?";
@@ -54,20 +55,20 @@ const COLUMNS: &str = "SELECT CAST(column_name AS CHAR), CAST(column_type AS CHA
     FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?";
 const UNIQUE: &str = "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) \
     FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0";
-/// Standard quotes, no escapes, and nothing that does not fit is made to fit.
+/// Standard quotes, no escapes, and no silent conversion of values that do not fit.
 const MODE: &str = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ZERO_DATE,\
     NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION";
-/// Tables that a connection remembers.
+/// The most tables whose columns a connection remembers.
 const TABLES: usize = 64;
-/// How long it does. Nothing fails where somebody drops the key of a table: each row is only added once more. To look
-/// again is three small questions.
+/// How long a connection remembers a table. If somebody drops the table's key meanwhile, nothing fails:
+/// repeated rows are merely added again. Looking again takes three small queries.
 const REMEMBERS: Duration = Duration::from_secs(60);
 
 pub struct MysqlLink {
     connection: MySqlConnection,
     /// The server's number of its session.
     session: i64,
-    /// Bytes of values that one statement may have.
+    /// The most bytes of values in one statement.
     most: usize,
     tables: HashMap<String, MysqlTable>,
     stale: bool,
@@ -83,8 +84,8 @@ struct MysqlTable {
 }
 
 impl MysqlTable {
-    /// MySQL takes a row that meets any unique index for an existing row, and does not tell which index
-    /// it met. So the table may have only the unique index that the write names.
+    /// Requires that the table has no other unique index than the one that the write names. MySQL treats a
+    /// row that meets any unique index as existing, and does not report which index it met.
     fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
         let lower = |names: &[String]| {
             let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -111,14 +112,14 @@ impl MysqlTable {
     }
 }
 
-/// The settings of every connection. Waiting is bounded on the server too, so that what a client gave up
-/// doesn't go on for ever.
+/// The settings of every connection. Waiting is limited on the server too, so that work that a client has
+/// given up ends.
 fn connection_settings(version: &str) -> String {
     let seconds = STATEMENT.as_secs();
     let statement = if version.contains("MariaDB") {
         format!("max_statement_time = {seconds}")
     } else {
-        // Of reading statements alone; there is no more.
+        // Only for reading statements; MySQL has no limit for others.
         format!("max_execution_time = {}", seconds * 1000)
     };
     let (lock, silent) = (LOCK.as_secs(), SILENT.as_secs());
@@ -130,7 +131,7 @@ fn connection_settings(version: &str) -> String {
     )
 }
 
-/// Expects that the server takes writes, unless nothing is to be written.
+/// Expects that the server accepts writes, unless the transaction only reads.
 fn expect_mode(mode: TransactionMode, read_only: &str) -> Result<(), sqlx::Error> {
     expect_writable(mode == TransactionMode::ReadOnly || matches!(read_only, "0" | "OFF"))
 }
@@ -216,7 +217,7 @@ impl MysqlLink {
         collect_bounded(rows, SqlFault::Own).await
     }
 
-    /// Another program may have changed a table since it was looked at.
+    /// Forgets a table after an error: another program may have changed it since its columns were read.
     fn note_result<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
@@ -238,7 +239,7 @@ impl ServerLink for MysqlLink {
         let Some(rest) = ["mysql://", "mariadb://"].iter().find_map(|scheme| url.strip_prefix(scheme)) else {
             return Err(ServerFailure::OtherScheme("mysql://"));
         };
-        // What is wrong could repeat a part of the address.
+        // The client's message could repeat a part of the address.
         let options = MySqlConnectOptions::from_str(&format!("mysql://{rest}"));
         let options = options.map_err(|_| ServerFailure::UnreadableAddress)?;
         if options.get_database().is_some_and(is_cut) {
@@ -263,7 +264,7 @@ impl ServerLink for MysqlLink {
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
         let session = row.try_get(2)?;
         sqlx::raw_sql(AssertSqlSafe(connection_settings(&version))).execute(&mut connection).await?;
-        // The other half is for the statement and for what the protocol adds.
+        // The other half is for the statement and for the protocol's overhead.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
         Ok(Self {
             connection,
@@ -300,9 +301,9 @@ impl ServerLink for MysqlLink {
     }
 
     async fn create_own_tables(&mut self) -> Result<(), sqlx::Error> {
-        // Where they are there, the right to make them is not needed.
-        let there: i64 = sqlx::query_scalar(THERE).fetch_one(&mut self.connection).await?;
-        if there == 2 { Ok(()) } else { self.run(CREATE).await }
+        // If the tables exist, the right to create them is not needed.
+        let table_count: i64 = sqlx::query_scalar(THERE).fetch_one(&mut self.connection).await?;
+        if table_count == 2 { Ok(()) } else { self.run(CREATE).await }
     }
 
     async fn begin_fenced(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
@@ -334,7 +335,7 @@ impl ServerLink for MysqlLink {
         expect_mode(mode, row.try_get(1)?)
     }
 
-    /// Tables are locked by the server itself.
+    /// The server itself locks tables.
     async fn await_schema_turn(&mut self) -> Result<(), sqlx::Error> {
         self.tables.clear();
         Ok(())

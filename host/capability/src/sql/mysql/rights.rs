@@ -6,27 +6,27 @@ use crate::sql::servers::rights::{ExcessRights, LESSER, NAMED};
 
 const WHO: &str = "SELECT CAST(CURRENT_USER() AS CHAR), CAST(DATABASE() AS CHAR), CAST(VERSION() AS CHAR)";
 const GRANTS: &str = "SHOW GRANTS FOR CURRENT_USER()";
-/// Shows those where the user may do something.
+/// Lists the databases of journals in which the user has rights.
 const JOURNALS: &str = "SELECT DISTINCT CAST(table_schema AS CHAR) FROM information_schema.tables \
     WHERE table_name = 'kw_states' ORDER BY 1 LIMIT 64";
-/// Rights on all databases that are named; of more, their number is told.
+/// The most global rights that are named. Beyond that, their number is reported.
 const GLOBAL: usize = 8;
 
-/// The content of one line of `SHOW GRANTS`.
+/// One parsed line of `SHOW GRANTS`.
 #[derive(Debug, PartialEq, Eq)]
 enum GrantLine<'a> {
-    /// Rights on something: `*.*`, a database, a table or a routine of it.
+    /// Rights on an object: `*.*`, a database, or a table or routine of it.
     Rights {
         rights: Vec<&'a str>,
         object: &'a str,
         passes_on: bool,
     },
-    /// A role, as it is written there.
+    /// A role, as the line writes it.
     Role(&'a str),
     Other,
 }
 
-/// The place of a keyword that stands outside of quotes.
+/// The position of a keyword outside of quotes.
 fn find_keyword(text: &str, word: &str) -> Option<usize> {
     let mut quote = None;
     text.char_indices().find_map(|(at, letter)| {
@@ -57,7 +57,7 @@ impl<'a> GrantLine<'a> {
     }
 }
 
-/// Rights without the columns that some name.
+/// The rights, without the columns that some of them name.
 fn split_rights(text: &str) -> Vec<&str> {
     let mut depth = 0;
     let parts = text.split(move |letter| {
@@ -67,38 +67,38 @@ fn split_rights(text: &str) -> Vec<&str> {
     parts.map(|right| right.split('(').next().unwrap_or(right).trim()).collect()
 }
 
-/// The database of an object, where that is one; `_` and `%` are escaped in patterns.
+/// The database of an object, if the object is one; `_` and `%` are escaped in patterns.
 fn database_of(object: &str) -> String {
     let quoted = object.rsplit_once('.').map_or(object, |(database, _)| database);
-    // A session with `ANSI_QUOTES` is shown the other quotes.
+    // A session with `ANSI_QUOTES` gets the other kind of quotes.
     let quote = if quoted.ends_with('"') { '"' } else { '`' };
     let name = quoted.split_once(quote).map_or(quoted, |(_, rest)| rest.strip_suffix(quote).unwrap_or(rest));
     let twice = String::from_iter([quote, quote]);
     name.replace(&twice, &String::from(quote)).replace("\\_", "_").replace("\\%", "%")
 }
 
-/// Lists the rights beyond one database that these lines give, for people.
+/// Lists the rights in these lines that go beyond one database, for people.
 fn rights_beyond(lines: &[String], database: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in lines {
         let GrantLine::Rights { rights, object, passes_on } = GrantLine::parse(line) else { continue };
         let real: Vec<&str> = rights.into_iter().filter(|right| *right != "USAGE").collect();
-        let told = match object {
+        let sentence = match object {
             _ if real == ["PROXY"] => Some(format!("may act as {object}")),
             "*.*" if real.is_empty() => None,
             "*.*" if real.iter().any(|right| right.starts_with("ALL PRIVILEGES")) => {
                 Some("may do everything in all databases".to_owned())
             }
             "*.*" => {
-                let more = real.len().saturating_sub(GLOBAL);
-                let named = real[..real.len() - more].join(", ");
-                let more = if more > 0 { format!(" and {more} more rights") } else { String::new() };
-                Some(format!("has {named}{more} on the whole server"))
+                let hidden = real.len().saturating_sub(GLOBAL);
+                let named = real[..real.len() - hidden].join(", ");
+                let hidden = if hidden > 0 { format!(" and {hidden} more rights") } else { String::new() };
+                Some(format!("has {named}{hidden} on the whole server"))
             }
             _ if database_of(object) == database => None,
             _ => Some(format!("may use {object}")),
         };
-        found.extend(told);
+        found.extend(sentence);
         if passes_on {
             found.push(format!("may pass its rights on {object} to others"));
         }
@@ -120,7 +120,7 @@ pub async fn excess_rights(connection: &mut MySqlConnection) -> Result<ExcessRig
     let own: Vec<String> = sqlx::query_scalar(GRANTS).fetch_all(&mut *connection).await?;
     let mut found = rights_beyond(&own, &database);
     for role in granted_roles(&own) {
-        // The names are the server's own, and quoted by it.
+        // The names come from the server, which has quoted them.
         let asked = match version.contains("MariaDB") {
             true => format!("SHOW GRANTS FOR {role}"),
             false => format!("SHOW GRANTS FOR CURRENT_USER() USING {role}"),
@@ -166,7 +166,7 @@ fn remedy_statements(database: &str, shares_journal: bool) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn told(lines: &[&str]) -> Vec<String> {
+    fn rights_of(lines: &[&str]) -> Vec<String> {
         rights_beyond(&lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>(), "my_app")
     }
 
@@ -179,7 +179,7 @@ mod tests {
             "GRANT EXECUTE ON PROCEDURE `my_app`.`p` TO `ann`@`%`",
             "GRANT SELECT ON \"my\\_app\".* TO \"ann\"@\"%\"",
         ];
-        assert_eq!(told(&own), [""; 0]);
+        assert_eq!(rights_of(&own), [""; 0]);
     }
 
     #[test]
@@ -187,21 +187,21 @@ mod tests {
         let root =
             "GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` IDENTIFIED VIA unix_socket WITH GRANT OPTION";
         assert_eq!(
-            told(&[root]),
+            rights_of(&[root]),
             ["may do everything in all databases", "may pass its rights on *.* to others"]
         );
         let some =
             "GRANT SELECT, RELOAD, FILE, SUPER ON *.* TO `ann`@`%` IDENTIFIED BY PASSWORD '*94 ON `x`.* TO '";
-        assert_eq!(told(&[some]), ["has SELECT, RELOAD, FILE, SUPER on the whole server"]);
+        assert_eq!(rights_of(&[some]), ["has SELECT, RELOAD, FILE, SUPER on the whole server"]);
         let many = "GRANT A, B, C, D, E, F, G, H, I, J ON *.* TO `ann`@`%`";
-        assert_eq!(told(&[many]), ["has A, B, C, D, E, F, G, H and 2 more rights on the whole server"]);
+        assert_eq!(rights_of(&[many]), ["has A, B, C, D, E, F, G, H and 2 more rights on the whole server"]);
         let others = [
             "GRANT SELECT ON `other TO `.* TO `ann`@`%`",
             "GRANT SELECT ON `my\\_app2`.`t` TO `ann`@`%`",
             "GRANT PROXY ON ``@`` TO `root`@`localhost` WITH GRANT OPTION",
         ];
         assert_eq!(
-            told(&others),
+            rights_of(&others),
             [
                 "may use `other TO `.*",
                 "may use `my\\_app2`.`t`",

@@ -56,7 +56,7 @@ pub fn bind_values(values: Vec<SqlValue>) -> Result<MySqlArguments, SqlFault> {
     Ok(arguments)
 }
 
-/// The kind that a value is by itself.
+/// The kind of a value without a column.
 fn kind_of_value(value: &SqlValue) -> ColumnKind {
     match value {
         SqlValue::Float(_) => ColumnKind::Float,
@@ -76,7 +76,7 @@ fn decode_value(row: &MySqlRow, column: usize) -> Result<SqlValue, SqlFault> {
         return Ok(SqlValue::Null);
     }
     let of = raw.type_info().name().to_owned();
-    // A text whose collation compares bytes is named like a blob.
+    // The driver reports a text whose collation compares bytes as a blob.
     let is_text = <str as Type<MySql>>::compatible(&raw.type_info());
     let value = match of.as_str() {
         _ if is_text => row.try_get_unchecked(column).map(SqlValue::Text),

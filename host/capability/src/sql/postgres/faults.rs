@@ -9,9 +9,9 @@ use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFa
 
 pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     match error {
-        sqlx::Error::Database(said) => {
-            let code = said.code().unwrap_or_default();
-            judge_code(&code, said.message())
+        sqlx::Error::Database(database_error) => {
+            let code = database_error.code().unwrap_or_default();
+            judge_code(&code, database_error.message())
         }
         sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
         error if is_unwritable(error) => judge_code("25006", ""),
@@ -23,39 +23,39 @@ pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
     }
 }
 
-/// The server has one code for both.
+/// The server has one code for both cases.
 const READ_ONLY: &str =
     "it is a replica, or `default_transaction_read_only` is on for the user or the database";
 
-/// By SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
-fn judge_code(code: &str, said: &str) -> SqlFault {
+/// Classifies an error by SQLSTATE: <https://www.postgresql.org/docs/current/errcodes-appendix.html>.
+fn judge_code(code: &str, message: &str) -> SqlFault {
     let invalid = |text: String| SqlFault::Own(GrantError::Invalid(text));
     let unavailable = |text: String| SqlFault::Lost(GrantError::Unavailable(text));
     match code {
         "57014" => SqlFault::Lost(GrantError::Timeout("the statement took too long".into())),
         "55P03" => unavailable("other transactions hold the rows".into()),
-        "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {said}")),
+        "40001" | "40P01" => unavailable(format!("it is in conflict with another transaction: {message}")),
         "25006" => unavailable(format!("{CANT_BE_WRITTEN}: {READ_ONLY}")),
         "53100" => unavailable("the database's disk is full".into()),
         "53300" => unavailable("the database has too many connections".into()),
-        // Of tables and functions: an operator grants them.
-        "42501" => unavailable(format!("{REFUSES}: {said}")),
-        "42P01" => invalid(format!("no such table: {said}")),
-        "42703" => invalid(format!("{NO_COLUMN}: {said}")),
+        // Missing rights to tables and functions, which an operator grants.
+        "42501" => unavailable(format!("{REFUSES}: {message}")),
+        "42P01" => invalid(format!("no such table: {message}")),
+        "42703" => invalid(format!("{NO_COLUMN}: {message}")),
         _ => match code.get(..2) {
-            // What is wrong with the data or with the statement itself.
-            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "54" | "P0") => invalid(said.to_owned()),
-            _ => unavailable(format!("the database answered: {said}")),
+            // Faults of the data or of the statement itself.
+            Some("0A" | "20" | "21" | "22" | "23" | "42" | "44" | "54" | "P0") => invalid(message.to_owned()),
+            _ => unavailable(format!("the database answered: {message}")),
         },
     }
 }
 
-/// Why it could not be connected.
+/// Classifies a failed connection.
 pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
     match error {
         sqlx::Error::Io(error) => error.kind().into(),
         sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
-        sqlx::Error::Database(said) => match said.code().unwrap_or_default().as_ref() {
+        sqlx::Error::Database(database_error) => match database_error.code().unwrap_or_default().as_ref() {
             "28P01" | "28000" => ServerFailure::LoginRefused,
             "3D000" => ServerFailure::NoSuchDatabase,
             "53300" => ServerFailure::TooManyConnections,
@@ -83,11 +83,11 @@ mod tests {
         }
         let read_only = judge_code("25006", "cannot execute INSERT in a read-only transaction");
         assert!(
-            matches!(read_only, SqlFault::Lost(GrantError::Unavailable(told)) if told.contains(READ_ONLY))
+            matches!(read_only, SqlFault::Lost(GrantError::Unavailable(message)) if message.contains(READ_ONLY))
         );
         let unknown = judge_code("42703", "column \"queue\" does not exist");
         assert!(
-            matches!(unknown, SqlFault::Own(GrantError::Invalid(told)) if told.contains("has no column"))
+            matches!(unknown, SqlFault::Own(GrantError::Invalid(message)) if message.contains("has no column"))
         );
         assert!(matches!(judge_code("57014", "x"), SqlFault::Lost(GrantError::Timeout(_))));
     }

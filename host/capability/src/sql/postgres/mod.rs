@@ -37,11 +37,11 @@ use super::{
 pub const CREATE: &str = "CREATE TABLE IF NOT EXISTS kubewitness_receipts (\
     plugin text NOT NULL, first bigint NOT NULL, last bigint NOT NULL, states bytea NOT NULL, \
     token text NOT NULL, at bigint NOT NULL)";
-/// Everybody who makes tables waits for each other: two that make the same one at once would fail.
+/// A lock for creating tables: two transactions that create the same table at once would fail.
 const SHAPING: &str = "kubewitness/tables";
 const COLUMNS: &str = "SELECT a.attname::text, format_type(a.atttypid, NULL) FROM pg_attribute a \
     WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped";
-/// Tables whose columns a connection remembers.
+/// The most tables whose columns a connection remembers.
 const TABLES: usize = 64;
 
 pub struct PostgresLink {
@@ -49,12 +49,12 @@ pub struct PostgresLink {
     /// The server's number of its session.
     session: i32,
     tables: HashMap<String, TableColumns>,
-    /// Set once prepared statements or remembered facts may no longer hold.
+    /// Set when prepared statements or remembered columns may be outdated.
     stale: bool,
     number: u64,
 }
 
-/// The number of a lock: FNV-1a.
+/// The number of an advisory lock, from the FNV-1a hash of its name.
 fn lock_number(name: &str) -> i64 {
     let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -66,10 +66,10 @@ fn fence_of(plugin: &str) -> i64 {
     lock_number(&format!("kubewitness/plugin/{plugin}"))
 }
 
-/// The settings of every connection. Waiting is bounded on the server too, so that what a client gave up
-/// doesn't go on for ever; and a commit that is answered is on disk, whatever the default is. A client that
-/// was stopped in the middle of a large answer takes nothing, and no time-out of statements ends a server
-/// that waits to send.
+/// The settings of every connection. Waiting is limited on the server too, so that work that a client has
+/// given up ends. An acknowledged commit is on disk, whatever the server's default is. A client that was
+/// stopped in the middle of a large answer accepts nothing, and no statement timeout ends a server that waits
+/// to send.
 fn connection_settings() -> String {
     format!(
         "SET standard_conforming_strings = on; SET client_min_messages = warning; \
@@ -86,7 +86,8 @@ fn connection_settings() -> String {
 }
 
 impl PostgresLink {
-    /// Begins a transaction that holds a lock, in the session that was set up. Returns whether it may write.
+    /// Begins a transaction that holds a lock, in the session that was prepared. Returns whether it may
+    /// write.
     async fn begin_behind(&mut self, begin: &str, lock: &str) -> Result<bool, sqlx::Error> {
         let text = format!(
             "{begin}; SELECT pg_backend_pid(), current_setting('transaction_read_only') <> 'on', {lock}; SAVEPOINT kw"
@@ -119,7 +120,8 @@ impl PostgresLink {
         Ok(columns)
     }
 
-    /// Another program may have changed a table since it was looked at.
+    /// Forgets remembered facts after an error: another program may have changed a table since its columns
+    /// were read.
     fn note_result<T>(&mut self, done: Result<T, SqlFault>) -> Result<T, SqlFault> {
         if done.is_err() {
             self.tables.clear();
@@ -130,7 +132,7 @@ impl PostgresLink {
 
     async fn prepare_statement(&mut self, statement: &str) -> Result<sqlx::postgres::PgStatement, SqlFault> {
         let text = AssertSqlSafe(statement.to_owned()).into_sql_str();
-        // No types are given, so that the server says which ones it takes.
+        // No types are passed, so that the server reports the types that it expects.
         self.connection.prepare(text).await.map_err(|error| Self::classify_fault(&error))
     }
 
@@ -185,14 +187,14 @@ impl ServerLink for PostgresLink {
         if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
             return Err(ServerFailure::OtherScheme("postgres://"));
         }
-        // What is wrong could repeat a part of the address.
+        // The client's message could repeat a part of the address.
         let options = PgConnectOptions::from_str(url).map_err(|_| ServerFailure::UnreadableAddress)?;
         if options.get_database().is_some_and(is_cut) {
             return Err(ServerFailure::UnreadableAddress);
         }
         Ok(options
             .application_name("kubewitness")
-            // PgBouncer refuses the client's default, which the server has had itself since PostgreSQL 12.
+            // PgBouncer refuses the client's default, which is also the server's own since PostgreSQL 12.
             .extra_float_digits(None)
             .statement_cache_capacity(STATEMENTS)
             .disable_statement_logging())
@@ -238,9 +240,9 @@ impl ServerLink for PostgresLink {
     }
 
     async fn create_own_tables(&mut self) -> Result<(), sqlx::Error> {
-        // Where they are there, the right to make them is not needed.
-        let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
-        if there.fetch_one(&mut self.connection).await?.try_get(0)? {
+        // If the tables exist, the right to create them is not needed.
+        let find_table = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
+        if find_table.fetch_one(&mut self.connection).await?.try_get(0)? {
             return Ok(());
         }
         let shaping = lock_number(SHAPING);
@@ -320,8 +322,8 @@ impl ServerLink for PostgresLink {
     }
 
     async fn receipt_rows(&mut self) -> Result<Option<Vec<Kept>>, sqlx::Error> {
-        let there = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
-        if !there.fetch_one(&mut self.connection).await?.try_get(0)? {
+        let find_table = sqlx::query("SELECT to_regclass('kubewitness_receipts') IS NOT NULL");
+        if !find_table.fetch_one(&mut self.connection).await?.try_get(0)? {
             return Ok(None);
         }
         let rows: Vec<receipt::ReceiptColumns> =

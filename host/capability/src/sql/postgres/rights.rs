@@ -4,7 +4,7 @@ use sqlx::{PgConnection, Row};
 
 use crate::sql::servers::rights::{ExcessRights, LESSER, NAMED};
 
-/// The query for a user's excess rights. It says nothing else of a superuser: everything is allowed.
+/// The query for a user's excess rights. For a superuser it reports only that everything is allowed.
 const EXCESS: &str = "WITH me AS (SELECT * FROM pg_roles WHERE rolname = current_user), \
     other AS (SELECT n.oid, quote_ident(n.nspname) AS name FROM pg_namespace n \
         WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema' \
@@ -35,7 +35,7 @@ const EXCESS: &str = "WITH me AS (SELECT * FROM pg_roles WHERE rolname = current
             FROM tables t JOIN pg_namespace n ON n.oid = t.relnamespace WHERE t.relname = 'kw_states' \
     ) SELECT current_user::text, quote_ident(current_database()), quote_ident(coalesce(current_schema(), 'public')), \
         ARRAY(SELECT told FROM found ORDER BY place, told LIMIT $1)";
-/// The journal's own tables stay who they belong to.
+/// The journal's own tables keep their owner.
 const TABLES: &str = "SELECT quote_ident(c.relname) FROM pg_class c \
     WHERE c.relnamespace = to_regnamespace($1) AND c.relkind IN ('r', 'p', 'v', 'm') \
     AND c.relname NOT LIKE 'kw\\_%' AND pg_get_userbyid(c.relowner) = current_user ORDER BY c.relname LIMIT $2";

@@ -22,7 +22,7 @@ pub fn column_kind(of: &str) -> ColumnKind {
     }
 }
 
-/// The type of the array that a column's values come in.
+/// The type of the array for a column's values.
 pub fn array_type(kind: ColumnKind) -> &'static str {
     match kind {
         ColumnKind::Boolean => "bool",
@@ -41,7 +41,7 @@ fn refused_value(message: String) -> SqlFault {
     SqlFault::Own(GrantError::Invalid(message))
 }
 
-/// One array a column. That every value fits was seen before.
+/// Binds one array for each column. The caller has checked that every value fits.
 pub fn bind_arrays(rows: Vec<Vec<SqlValue>>, of: &[&TableColumn]) -> Result<PgArguments, SqlFault> {
     let mut columns: Vec<Vec<SqlValue>> = of.iter().map(|_| Vec::with_capacity(rows.len())).collect();
     for row in rows {
@@ -107,7 +107,7 @@ fn as_blob(value: SqlValue) -> Option<Vec<u8>> {
     }
 }
 
-/// A parameter's or a result's, by the name that the driver gives.
+/// The kind of a parameter or result, from the name that the driver reports.
 fn kind_of(name: &str) -> Option<ColumnKind> {
     Some(match name {
         "BOOL" => ColumnKind::Boolean,
@@ -121,7 +121,7 @@ fn kind_of(name: &str) -> Option<ColumnKind> {
     })
 }
 
-/// The parameters of a statement, each as the type that the server takes there.
+/// Binds the parameters of a statement, each with the type that the server expects.
 pub fn bind_values(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgArguments, SqlFault> {
     let types = match statement.parameters() {
         Some(Either::Left(types)) => types,
@@ -157,7 +157,7 @@ pub fn bind_values(statement: &PgStatement, values: Vec<SqlValue>) -> Result<PgA
     Ok(arguments)
 }
 
-/// Before a query is run: every column is of a type that a plugin can be given.
+/// Checks before a query runs that every column has a type that a plugin can receive.
 pub fn check_columns(statement: &PgStatement) -> Result<(), SqlFault> {
     for column in statement.columns() {
         let of = column.type_info().name();

@@ -13,21 +13,21 @@ pub enum ColumnKind {
     Float,
     Text,
     Blob,
-    /// Whatever the server reads from a text, such as a date.
+    /// A type that the server parses from a text, such as a date.
     Other,
 }
 
 #[derive(Clone, Debug)]
 pub struct TableColumn {
     pub kind: ColumnKind,
-    /// As the server writes it.
+    /// The type's name on the server.
     pub of: String,
 }
 
-/// A table's columns by name; MySQL's names have no case.
+/// A table's columns by name. Names in MySQL are case-insensitive.
 pub type TableColumns = HashMap<String, TableColumn>;
 
-/// The columns of a write in its order; every value fits its own.
+/// The columns of a write, in its order, after a check that every value fits its column.
 pub fn check<'a>(
     write: &TableWrite,
     columns: &'a TableColumns,
@@ -50,7 +50,7 @@ pub fn check<'a>(
     Ok(found)
 }
 
-/// Why a column can't keep a value as what it is.
+/// Why a column can't store a value unchanged.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ValueMisfit {
     #[error("the text has a NUL, which this database can't keep")]
@@ -63,7 +63,7 @@ pub enum ValueMisfit {
     OtherType { given: &'static str, expected: &'static str },
 }
 
-/// Checks that a column keeps a value as what it is.
+/// Checks that a column stores a value unchanged.
 pub fn check_fits(value: &SqlValue, kind: ColumnKind, dialect: SqlDialect) -> Result<(), ValueMisfit> {
     match (value, kind) {
         (SqlValue::Text(text), _) if dialect == SqlDialect::Postgres && text.contains('\0') => {

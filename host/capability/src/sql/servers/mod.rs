@@ -334,10 +334,10 @@ fn reader_token(plugin: &str, reader: &str) -> String {
 
 /// In a transaction that has the plugin's fence for itself.
 fn reader_text(plugin: &str, reader: &str) -> String {
-    let (name, all) = (text_literal(READER), text_literal(&format!("{plugin}.%")));
+    let (name, all_tokens) = (text_literal(READER), text_literal(&format!("{plugin}.%")));
     let token = text_literal(&reader_token(plugin, reader));
     format!(
-        "DELETE FROM kubewitness_receipts WHERE plugin = {name} AND token LIKE {all}; \
+        "DELETE FROM kubewitness_receipts WHERE plugin = {name} AND token LIKE {all_tokens}; \
          INSERT INTO kubewitness_receipts (plugin, first, last, states, token, at) \
          VALUES ({name}, 0, 0, '', {token}, 0); "
     )

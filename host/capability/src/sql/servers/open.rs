@@ -16,10 +16,11 @@ use crate::sql::servers::reasons::CANT_BE_WRITTEN;
 use crate::sql::values::{ValueRows, check_size, fits_arity};
 use crate::sql::{CommitError, ReceiptPruning, ReceiptSurvey, SqlFault, SqlTransaction, only_reads, write};
 
-/// A place to come back to when the next statement fails.
+/// A savepoint for the case that the next statement fails.
 const SAVE: &str = "RELEASE SAVEPOINT kw; SAVEPOINT kw";
 const RETURN: &str = "ROLLBACK TO SAVEPOINT kw";
-/// Where several tables are written by one statement of the plugin's; each may have places of its own.
+/// The savepoint around several writes of one statement of the plugin. Each write may have savepoints of its
+/// own.
 const SAVE_ALL: &str = "SAVEPOINT kw_all";
 const RETURN_ALL: &str = "ROLLBACK TO SAVEPOINT kw_all";
 
@@ -31,7 +32,7 @@ pub struct OpenTransaction<L: ServerLink> {
     mode: TransactionMode,
     began: Instant,
     wrote: bool,
-    /// Something was done since the last savepoint.
+    /// Whether a statement has run since the last savepoint.
     moved: bool,
     broken: Option<GrantError>,
 }
@@ -81,7 +82,7 @@ impl<L: ServerLink> OpenTransaction<L> {
         error
     }
 
-    /// Runs one statement, and comes back to where it began if it fails alone.
+    /// Runs one statement, and returns to the savepoint if only the statement fails.
     async fn end_statement<T>(
         &mut self,
         link: L,
@@ -115,19 +116,19 @@ impl<L: ServerLink> OpenTransaction<L> {
         Ok(())
     }
 
-    /// Several statements that are kept or undone together, within the call's transaction.
+    /// Runs several statements that are kept or undone together, within the call's transaction.
     async fn run_all(&mut self, statements: Vec<(Arc<str>, Vec<SqlValue>)>) -> Result<u64, GrantError> {
         let limit = self.remote.pool.patience.answer;
         let mut link = self.start().await?;
         self.wrote = true;
         let several = statements.len() > 1 && !L::FAILS_WHOLE;
-        let all = async {
+        let all_writes = async {
             if several {
                 link.run("SAVEPOINT kw").await.map_err(|error| L::classify_fault(&error))?;
             }
             let mut affected = 0;
             for (statement, values) in statements {
-                // Each has its own time: together they end with the transaction's.
+                // Each statement has its own time limit; the transaction's limit covers all of them.
                 let done = tokio::time::timeout(limit, link.execute(&statement, values)).await;
                 match done.unwrap_or_else(|_| Err(silent_fault(limit))) {
                     Ok(rows) => affected += rows,
@@ -141,11 +142,11 @@ impl<L: ServerLink> OpenTransaction<L> {
             Ok(affected)
         };
         let left = self.remote.pool.patience.transaction.saturating_sub(self.began.elapsed());
-        let done = tokio::time::timeout(left, all).await;
+        let done = tokio::time::timeout(left, all_writes).await;
         self.end_statement(link, done).await
     }
 
-    /// Makes, changes or removes a table where that can't be part of a transaction.
+    /// Creates, changes or removes a table on servers where that can't be part of a transaction.
     async fn shape_alone(&mut self, statement: &str) -> Result<u64, GrantError> {
         if self.wrote {
             return Err(GrantError::Invalid(
@@ -158,7 +159,7 @@ impl<L: ServerLink> OpenTransaction<L> {
         let mut link = self.start().await?;
         let done = tokio::time::timeout(limit, async {
             let done = link.execute(statement, Vec::new()).await;
-            // It ended the transaction, whether it succeeded or not.
+            // The statement has ended the transaction, whether it succeeded or not.
             let begun = link
                 .begin_fenced(TransactionMode::ReadWrite, &plugin)
                 .await
@@ -167,7 +168,7 @@ impl<L: ServerLink> OpenTransaction<L> {
                 (_, Err(fault)) => Err(SqlFault::Lost(fault.into_error())),
                 (_, Ok(false)) => Err(SqlFault::Lost(GrantError::Unavailable("the fence is gone".into()))),
                 (done, Ok(true)) => {
-                    // The fence was free for a moment.
+                    // The fence was released for a moment.
                     self.remote.expect_reader(&mut link, &plugin).await?;
                     done
                 }
@@ -177,10 +178,10 @@ impl<L: ServerLink> OpenTransaction<L> {
         self.end_statement(link, done).await
     }
 
-    /// After a commit that was not answered well: whether it took hold.
+    /// Looks up whether the commit took effect, after it was not answered properly.
     async fn look_up_commit(self, token: &str, refused: GrantError) -> Result<(), CommitError> {
         let Self { remote, held, .. } = self;
-        // Its place is needed for the look-up.
+        // The lookup needs this connection's permit.
         drop(held);
         match remote.has_token(token).await {
             Ok(true) => Ok(()),
@@ -193,7 +194,7 @@ impl<L: ServerLink> OpenTransaction<L> {
     }
 }
 
-/// All or none, where a statement that fails does so alone; elsewhere it takes the others with it.
+/// Writes all tables or none. On some servers a failed statement already undoes the others.
 async fn write_all<L: ServerLink>(link: &mut L, writes: Vec<TableWrite>) -> Result<u64, SqlFault> {
     let fault = |error: sqlx::Error| L::classify_fault(&error);
     let several = writes.len() > 1 && !L::FAILS_WHOLE;
@@ -263,7 +264,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         let done = tokio::time::timeout(limit, link.query(&checked, params)).await;
         let found = self.end_statement(link, done).await;
         found.map_err(|error| match (self.mode, &error) {
-            // A function that the statement calls tried to.
+            // A function that the statement calls tried to write.
             (TransactionMode::ReadOnly, GrantError::Unavailable(why)) if why.starts_with(CANT_BE_WRITTEN) => {
                 only_reads()
             }
@@ -305,7 +306,7 @@ impl<L: ServerLink> SqlTransaction for OpenTransaction<L> {
         let Ok(mut link) = self.held.take() else { return };
         match in_time::<L, _>(self.remote.pool.patience.answer, link.run("ROLLBACK")).await {
             Ok(()) => self.held.return_link(link),
-            // It is closed, which is as good.
+            // Closing the connection has the same effect.
             Err(fault) => tracing::debug!(error = %fault.into_error(), "a rollback was not answered"),
         }
     }

@@ -20,39 +20,39 @@ use super::{ServerLink, ServerPatience, TransactionMode, in_time, silent_fault};
 use crate::secrets;
 use crate::sql::SqlFault;
 
-/// Between two tries to connect: it doubles up to the longest, which is how late a server that is
-/// back may be noticed.
+/// The pauses between attempts to connect. They double up to the longest, which is how late a recovered
+/// server may be noticed.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub struct LinkPool<L> {
     /// The controller's name of the database.
     name: String,
-    /// Read for each connection: a mounted file is replaced when the password is.
+    /// Read again for each connection: a mounted file changes when the password is rotated.
     url: SecretRef,
     pub patience: ServerPatience,
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<L>>,
-    /// Raised where no connection that is open may be used again.
+    /// Incremented when no open connection may be reused.
     generation: AtomicU64,
     away: Mutex<Option<ServerAway>>,
-    /// The controller's tables are there.
+    /// Whether the controller's tables exist.
     ready: AtomicBool,
-    /// No pooler shares the sessions out.
+    /// Whether it was checked that no pooler shares the sessions.
     direct: AtomicBool,
-    /// The rights of its user were looked at.
+    /// Whether the rights of its user were examined.
     examined: AtomicBool,
 }
 
-/// The server could not be connected.
+/// The server was unreachable when a connection was last attempted.
 struct ServerAway {
     until: Instant,
     pause: Duration,
     why: ServerFailure,
 }
 
-/// The right to one connection, and the connection while it is idle. A dropped connection is closed, and
-/// the server undoes what was not committed.
+/// A permit for one connection, and the connection while it is idle. If it is dropped, the connection is
+/// closed, and the server rolls back uncommitted work.
 pub struct HeldLink<L> {
     pool: Arc<LinkPool<L>>,
     link: Option<L>,
@@ -61,7 +61,7 @@ pub struct HeldLink<L> {
 }
 
 impl<L: ServerLink> HeldLink<L> {
-    /// Takes the connection to work with. A call that does not put it back, or is dropped, has lost it.
+    /// Takes the connection out. A caller that does not put it back, or is dropped, has lost it.
     pub fn take(&mut self) -> Result<L, GrantError> {
         self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
     }
@@ -70,7 +70,7 @@ impl<L: ServerLink> HeldLink<L> {
         self.link = Some(link);
     }
 
-    /// Gives the connection to the next call: no transaction is open.
+    /// Returns the connection for the next call. No transaction is open.
     pub fn return_link(self, link: L) {
         let mut idle = lock_mutex(&self.pool.idle);
         if link.is_fresh() && self.generation == self.pool.generation.load(Ordering::Acquire) {
@@ -80,7 +80,7 @@ impl<L: ServerLink> HeldLink<L> {
 }
 
 fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is kept here is whole after any panic.
+    // The data is consistent even after a panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -100,7 +100,7 @@ impl<L: ServerLink> LinkPool<L> {
         }
     }
 
-    /// A connection, one that was used before where there is one.
+    /// Returns a connection, an idle one if available.
     pub async fn hold_link(self: &Arc<Self>) -> Result<HeldLink<L>, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
         let busy = || GrantError::Unavailable("the database is busy with other calls".into());
@@ -125,13 +125,13 @@ impl<L: ServerLink> LinkPool<L> {
             let options = L::parse_options(url.expose_secret())?;
             address::expect_files(url.expose_secret()).await?;
             let refusal = |error: sqlx::Error| {
-                // The whole of it is for the controller's log: it may name machines and users.
+                // The full error is for the controller's log: it may name machines and users.
                 tracing::warn!(database = self.name, %error, "the database can't be reached");
                 L::classify_connect_error(&error)
             };
             let mut link = L::connect_link(&options).await.map_err(refusal)?;
             if !self.direct.load(Ordering::Acquire) {
-                if pooler::is_lent(&mut link, &options).await.map_err(refusal)? {
+                if pooler::is_shared_by_pooler(&mut link, &options).await.map_err(refusal)? {
                     let pooled = ServerFailure::Pooled;
                     tracing::warn!(database = self.name, "the database can't be used: {pooled}");
                     return Err(pooled);
@@ -161,7 +161,7 @@ impl<L: ServerLink> LinkPool<L> {
         }
     }
 
-    /// Makes the controller's own tables, once.
+    /// Creates the controller's own tables, once.
     pub async fn make_ready(&self, held: &mut HeldLink<L>) -> Result<(), GrantError> {
         if self.ready.load(Ordering::Acquire) {
             return Ok(());
@@ -181,7 +181,7 @@ impl<L: ServerLink> LinkPool<L> {
                 Err(fault) => {
                     let error = fault.into_error();
                     tracing::warn!(database = self.name, %error, "the rights of the database's user can't be read");
-                    // The connection may have an answer under way.
+                    // The connection may have an unread answer.
                     link = self.connect_link().await?;
                 }
             }
@@ -199,22 +199,22 @@ impl<L: ServerLink> LinkPool<L> {
         }
     }
 
-    /// Forgets what was thought of the server: it failed in a way that a new look at it can explain.
+    /// Forgets the checks of the server after a failure that repeating them can explain.
     pub fn doubt_server(&self) {
         self.ready.store(false, Ordering::Release);
         self.direct.store(false, Ordering::Release);
         lock_mutex(&self.idle).clear();
     }
 
-    /// Uses no connection again that is open now.
+    /// Prevents the reuse of connections that are open now.
     pub fn forget_connections(&self) {
         let mut idle = lock_mutex(&self.idle);
         self.generation.fetch_add(1, Ordering::AcqRel);
         idle.clear();
     }
 
-    /// A connection in a transaction of the plugin. The server may have closed an idle one meanwhile;
-    /// nothing was done with it yet, so another one does as well.
+    /// Returns a connection in a transaction of the plugin. The server may have closed an idle connection
+    /// meanwhile; nothing was done on it yet, so another one is tried.
     pub async fn begin_transaction(
         self: &Arc<Self>,
         mode: TransactionMode,
@@ -247,7 +247,7 @@ impl<L: ServerLink> LinkPool<L> {
         if in_time::<L, _>(limit, link.begin_fenced(mode, plugin)).await? {
             return Ok(link);
         }
-        // The fence was removed, or receipts were never read yet.
+        // The fence was removed, or receipts were never read.
         in_time::<L, _>(limit, link.run("ROLLBACK")).await?;
         in_time::<L, _>(limit, link.begin_behind_fence(mode, plugin)).await?;
         in_time::<L, _>(limit, link.run("COMMIT")).await?;

@@ -10,20 +10,21 @@ use std::time::Duration;
 
 use super::ServerLink;
 
-/// Until a second connection has to be there. A server that has none left holds nobody up.
+/// The time limit for the second connection. A server that has no free connection delays nobody.
 const SECOND: Duration = Duration::from_secs(2);
-/// Clients of a busy pooler may come in between, and take the session that would have shown the mark.
+/// How often the mark is looked up. Clients of a busy pooler may come in between, and take the session with
+/// the mark.
 const LOOKS: u32 = 3;
 
 pub const LENT: &str = "a pooler lends the controller another session of the server for each transaction: let `urlFrom` \
     name the server itself, or let the pooler pool sessions (`pool_mode = session` in PgBouncer)";
 
-/// The transaction began in another session than the one that was set up.
+/// The transaction began in another session than the one that was prepared.
 #[derive(Debug, thiserror::Error)]
 #[error("{LENT}")]
 pub struct OtherSession;
 
-/// Compares the number of the session that answers with the number at the start.
+/// Compares the number of the answering session with the number at the start.
 pub fn expect_session(begun: i64, answered: i64) -> Result<(), sqlx::Error> {
     match begun == answered {
         true => Ok(()),
@@ -35,9 +36,12 @@ pub fn is_other_session(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.is::<OtherSession>())
 }
 
-/// A pooler shares the sessions out if two open connections do not each have one of their own. Without a second
-/// connection nobody knows, and the address passes.
-pub async fn is_lent<L: ServerLink>(one: &mut L, options: &L::Options) -> Result<bool, sqlx::Error> {
+/// Whether a pooler shares the sessions, so that two open connections do not each have their own. Without a
+/// second connection this stays unknown, and the address passes.
+pub async fn is_shared_by_pooler<L: ServerLink>(
+    first: &mut L,
+    options: &L::Options,
+) -> Result<bool, sqlx::Error> {
     let mut second = match tokio::time::timeout(SECOND, L::connect_link(options)).await {
         Ok(Ok(second)) => second,
         Ok(Err(error)) => {
@@ -49,9 +53,9 @@ pub async fn is_lent<L: ServerLink>(one: &mut L, options: &L::Options) -> Result
             return Ok(false);
         }
     };
-    let mark = one.read_mark(L::SET_MARK).await?;
+    let mark = first.read_mark(L::SET_MARK).await?;
     for _ in 0..LOOKS {
-        if second.read_mark(L::READ_MARK).await? == mark || one.read_mark(L::READ_MARK).await? != mark {
+        if second.read_mark(L::READ_MARK).await? == mark || first.read_mark(L::READ_MARK).await? != mark {
             return Ok(true);
         }
     }

@@ -71,11 +71,10 @@ impl From<io::ErrorKind> for ServerFailure {
     }
 }
 
-/// The server takes no writes: for a while, or within this transaction.
+/// The error code for a server that accepts no writes, temporarily or within this transaction.
 pub const CANT_BE_WRITTEN: &str = "the database can't be written now";
 
-/// The server takes no writes. Receipts that a replica has, or a server that still recovers, are not all that were
-/// committed.
+/// The server accepts no writes. A replica, or a server in recovery, may lack committed receipts.
 #[derive(Debug, Error)]
 #[error("{CANT_BE_WRITTEN}")]
 struct TakesNoWrites;
@@ -91,7 +90,7 @@ pub fn is_unwritable(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Configuration(why) if why.is::<TakesNoWrites>())
 }
 
-/// The message when the user lacks a right. Plugins know the words, too.
+/// The message for a missing right. Plugins match these words.
 pub const REFUSES: &str = "the database refuses it";
-/// The message about a column that does not exist, or no longer. Plugins know the words, too.
+/// The message for a missing column. Plugins match these words.
 pub const NO_COLUMN: &str = "the table has no column";

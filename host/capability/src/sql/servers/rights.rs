@@ -1,24 +1,24 @@
-//! The rights of a granted database's user that no plugin needs. A guard judges each statement, and the
-//! server is the second line: a user who may not read another schema can't be made to. So what is more than
-//! needed is told, with the statements that make a lesser user. It is never refused: an operator may know
-//! why.
+//! The rights of a granted database's user that no plugin needs. The guard judges each statement, and the
+//! server is the second line of defence: a user without rights on another schema can't be made to read it. So
+//! excess rights are reported, with the statements that create a user with fewer rights. They are never
+//! refused: an operator may have a reason.
 
-/// Tables and schemas that are named at most.
+/// The most tables and schemas that are named.
 pub const NAMED: usize = 64;
-/// The lesser user's name in the statements.
+/// The name of the restricted user in the statements.
 pub const LESSER: &str = "kubewitness_plugins";
 /// The rights of a database's user beyond those that plugins need.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExcessRights {
     pub user: String,
-    /// For people, each as it follows "the user".
+    /// For people; each completes a sentence that begins with "the user".
     pub rights: Vec<String>,
-    /// Statements that make a lesser user, for a user who may make users.
+    /// Statements that create a restricted user, for a user who may create users.
     pub remedy: Vec<String>,
 }
 
 impl ExcessRights {
-    /// One text for a log or a line of a report; none where the user may do no more than needed.
+    /// One text for a log or a line of a report; `None` if there are no excess rights.
     pub fn text(&self) -> Option<String> {
         if self.rights.is_empty() {
             return None;

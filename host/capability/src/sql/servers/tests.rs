@@ -1,4 +1,5 @@
-//! Servers that are away, silent or back again, and servers that work on for a client that has given up.
+//! Tests of servers that are away, silent or back again, and of servers that continue for a client that has
+//! given up.
 
 mod poolers;
 mod rights;
@@ -16,7 +17,7 @@ use crate::sql::mysql::MysqlLink;
 use crate::sql::postgres::PostgresLink;
 use crate::sql::{CommitError, SharedEngine};
 
-/// So that a silent server is given up within a test's time.
+/// Short enough for a silent server to be given up within a test.
 const SHORT: ServerPatience = ServerPatience {
     wait: Duration::from_secs(5),
     connect: Duration::from_secs(2),
@@ -24,7 +25,7 @@ const SHORT: ServerPatience = ServerPatience {
     transaction: Duration::from_secs(30),
 };
 
-/// A database of one test's own, with a table `t`.
+/// A database for a single test, with a table `t`.
 struct ServerWorld {
     server: DatabaseServer,
     url: String,
@@ -44,12 +45,12 @@ impl ServerWorld {
         Some(world)
     }
 
-    /// Tests of the same run have databases beside it.
+    /// A database on the server that all tests share.
     fn on_shared(service: SqlService, test: &str) -> Option<Self> {
         Self::new(DatabaseServer::shared(service), test)
     }
 
-    /// For a test that ends or pauses it.
+    /// A database on a separate server, for tests that stop or pause it.
     fn on_own(service: SqlService, test: &str) -> Option<Self> {
         Self::new(DatabaseServer::start(service, &[]), test)
     }
@@ -103,7 +104,7 @@ impl ServerWorld {
                            WHERE datname = current_database() AND wait_event_type = 'Lock'";
             return self.run(waiting).trim() != "0";
         }
-        // The table of transactions is not made anew while somebody else reads it more often than each 100 ms.
+        // MySQL's list of transactions is not renewed if it is read more often than every 100 ms.
         let status = self.server.run(None, "SHOW ENGINE INNODB STATUS").unwrap();
         let waiting = status.split("---TRANSACTION").filter(|transaction| transaction.contains("LOCK WAIT"));
         let mut ids = waiting.filter_map(|transaction| {
@@ -131,7 +132,7 @@ fn row(key: Seq) -> TableWrite {
     }
 }
 
-/// Tries until the database answers, as the breaker of a plugin would.
+/// Retries until the database answers, as the breaker of a plugin would.
 async fn written(engine: &SharedEngine, seq: Seq) -> Box<dyn SqlTransaction> {
     until_available(async || written_at_once(engine, seq).await).await
 }
@@ -162,7 +163,7 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: ServerWorld
     let mut others = engine.begin("other").await.unwrap();
     others.write(row(7), None).await.unwrap();
     let transaction = written(&engine, 1).await;
-    // The reader may come first: it is not answered before the commit.
+    // The reader may come first, but is not answered before the commit.
     let reader = world.engine(PATIENCE);
     let (marks, committed) = tokio::join!(reader.receipts_of_plugin("p"), async {
         world.somebody_waits().await;
@@ -170,39 +171,39 @@ async fn who_reads_receipts_waits_for_what_is_being_committed(world: ServerWorld
     });
     committed.unwrap();
     assert_eq!(marks.unwrap(), [ReceiptMark { seq: 1, print: IdPrint::of("9") }]);
-    // And another plugin's transaction, which was open all the time, held nobody up.
+    // The other plugin's transaction was open all the time, and delayed nobody.
     others.roll_back().await;
     assert_eq!(world.rows(), 1);
 }
 
-/// As two replicas of which one has not noticed yet that the other took over.
+/// Two replicas, one of which has not noticed yet that the other took over.
 async fn who_has_not_read_what_another_reader_may_have_found_commits_nothing(world: ServerWorld) {
-    let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
-    assert!(one.begin("p").await.is_err(), "it has read nothing yet");
-    assert_eq!(one.receipts_of_plugin("p").await.unwrap(), []);
-    written(&one, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
-    // The other waits for what is under way, and what begins later is refused.
-    let under_way = written(&one, 2).await;
-    let (marks, committed) = tokio::join!(two.receipts_of_plugin("p"), async {
+    let (first, second) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
+    assert!(first.begin("p").await.is_err(), "it has read nothing yet");
+    assert_eq!(first.receipts_of_plugin("p").await.unwrap(), []);
+    written(&first, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
+    // The other waits for calls in progress. Later ones are refused.
+    let under_way = written(&first, 2).await;
+    let (marks, committed) = tokio::join!(second.receipts_of_plugin("p"), async {
         world.somebody_waits().await;
         under_way.commit_with_receipt(&receipt(2)).await
     });
     committed.unwrap();
     assert_eq!(marks.unwrap().len(), 2);
-    written(&two, 3).await.commit_with_receipt(&receipt(3)).await.unwrap();
-    let refused = one.begin("p").await.err().unwrap();
+    written(&second, 3).await.commit_with_receipt(&receipt(3)).await.unwrap();
+    let refused = first.begin("p").await.err().unwrap();
     assert!(matches!(&refused, GrantError::Unavailable(why) if why.contains("another replica")), "{refused}");
-    one.receipts_of_plugin("other").await.unwrap();
-    assert!(one.begin("p").await.is_err(), "it has read another plugin's");
-    // Once it knows what the other did, it may go on, and then the other may not.
-    assert_eq!(one.receipts_of_plugin("p").await.unwrap().len(), 3);
-    written(&one, 4).await.commit_with_receipt(&receipt(4)).await.unwrap();
-    assert!(two.begin("p").await.is_err());
+    first.receipts_of_plugin("other").await.unwrap();
+    assert!(first.begin("p").await.is_err(), "it has read another plugin's");
+    // After reading the other's receipts, this one may continue, and then the other may not.
+    assert_eq!(first.receipts_of_plugin("p").await.unwrap().len(), 3);
+    written(&first, 4).await.commit_with_receipt(&receipt(4)).await.unwrap();
+    assert!(second.begin("p").await.is_err());
     assert_eq!(world.rows(), 4);
-    // It is no receipt.
-    two.forget_receipts("p", 4).await.unwrap();
-    assert_eq!(two.receipts_of_plugin("p").await.unwrap(), []);
-    written(&two, 5).await.roll_back().await;
+    // A floor is not a receipt.
+    second.forget_receipts("p", 4).await.unwrap();
+    assert_eq!(second.receipts_of_plugin("p").await.unwrap(), []);
+    written(&second, 5).await.roll_back().await;
 }
 
 async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
@@ -211,7 +212,7 @@ async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
         written(&engine, seq).await.commit_with_receipt(&receipt(seq)).await.unwrap();
     }
     let seven = NotedCommit { token: "p.7".into(), at_ms: 1, is_tick: false };
-    // As while the past of an added source is handed over.
+    // As while the past of an added source is delivered.
     let pruning = |through, before_ms| ReceiptPruning {
         plugin: "p".into(),
         through,
@@ -232,7 +233,7 @@ async fn the_floor_stays_while_receipts_below_it_are_kept(world: ServerWorld) {
         let newest = left.first().map(|_| seven.clone());
         assert_eq!(survey.newest, newest);
     }
-    // Another plugin has a floor of its own, and forgetting removes it.
+    // The other plugin has a separate floor, which forgetting removes.
     assert_eq!(engine.survey_receipts("other", TransactionMode::ReadWrite, &[]).await.unwrap().floor, None);
     engine.forget_receipts("p", 10).await.unwrap();
     assert_eq!(
@@ -271,11 +272,11 @@ async fn refuses_to_say(engine: &SharedEngine) {
 
 async fn a_connection_that_is_forgotten_is_not_used_again(world: ServerWorld) {
     let engine = world.engine(PATIENCE);
-    let (one, two) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
-    let numbers = [one.connection_number(), two.connection_number()];
-    one.roll_back().await;
+    let (first, second) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
+    let numbers = [first.connection_number(), second.connection_number()];
+    first.roll_back().await;
     engine.forget_connections();
-    two.roll_back().await;
+    second.roll_back().await;
     for _ in 0..2 {
         let next = engine.begin("p").await.unwrap();
         assert!(!numbers.contains(&next.connection_number()));
@@ -309,7 +310,7 @@ async fn a_table_of_receipts_that_was_dropped_is_made_anew(world: ServerWorld) {
             transaction.commit_with_receipt(&receipt(seq + 1)).await.ok()
         };
         assert!(again().await.is_none(), "no receipt can be written");
-        // As a plugin's lanes do after a call that failed.
+        // A plugin's lanes also read them after a failed call.
         engine.receipts_of_plugin("p").await.ok();
         assert!(again().await.is_some(), "{reader:?}");
         assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 1);
@@ -330,10 +331,10 @@ async fn a_commit_whose_answer_is_lost_is_found_or_is_not_there(mut world: Serve
         } else {
             world.server.resume().unwrap();
         }
-        let there = receipts(&engine).await.contains(&ReceiptMark { seq, print: IdPrint::of("9") });
-        assert_eq!(engine.was_committed(&format!("p.{seq}")).await, Ok(there));
-        assert!(!(killed && there), "a server that is killed before it hears of a commit has none");
-        expected += usize::from(there);
+        let is_committed = receipts(&engine).await.contains(&ReceiptMark { seq, print: IdPrint::of("9") });
+        assert_eq!(engine.was_committed(&format!("p.{seq}")).await, Ok(is_committed));
+        assert!(!(killed && is_committed), "a server that is killed before it hears of a commit has none");
+        expected += usize::from(is_committed);
         assert_eq!(world.rows(), expected, "rows and receipt are one");
     }
 }
@@ -364,7 +365,7 @@ async fn connections_that_were_closed_meanwhile_are_replaced(mut world: ServerWo
     written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
     world.server.stop().unwrap();
     world.server.start_again().unwrap();
-    // No call has to fail for it.
+    // No call fails before.
     written_at_once(&engine, 2).await.unwrap().commit_with_receipt(&receipt(2)).await.unwrap();
     assert_eq!(world.rows(), 2);
 }
@@ -390,20 +391,20 @@ async fn two_calls_that_wait_for_each_other_are_told_to_try_again(world: ServerW
     }
     let update = "UPDATE t SET n = n + 1 WHERE k = ?";
     let of = |key: i64| vec![vec![SqlValue::Integer(key)]];
-    let (mut one, mut two) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
-    one.execute(update, of(1)).await.unwrap();
-    two.execute(update, of(2)).await.unwrap();
-    let (first, second) = tokio::join!(one.execute(update, of(2)), async {
-        let done = two.execute(update, of(1)).await;
-        // So that the other one can go on where this one was the victim.
+    let (mut first, mut second) = (engine.begin("p").await.unwrap(), engine.begin("p").await.unwrap());
+    first.execute(update, of(1)).await.unwrap();
+    second.execute(update, of(2)).await.unwrap();
+    let (first_done, second_done) = tokio::join!(first.execute(update, of(2)), async {
+        let done = second.execute(update, of(1)).await;
+        // Lets the other one continue if this one was the victim.
         if done.is_err() {
-            assert!(two.check_intact().is_err());
+            assert!(second.check_intact().is_err());
         }
         done
     });
-    let lost = [&first, &second].into_iter().filter(|done| done.is_err()).count();
-    assert_eq!(lost, 1, "{first:?} {second:?}");
-    for done in [first, second] {
+    let lost = [&first_done, &second_done].into_iter().filter(|done| done.is_err()).count();
+    assert_eq!(lost, 1, "{first_done:?} {second_done:?}");
+    for done in [first_done, second_done] {
         assert!(!matches!(done, Err(GrantError::Invalid(_))), "nobody's data is to blame: {done:?}");
     }
 }
@@ -422,7 +423,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: ServerW
         assert!(!error.to_string().contains("127.0.0.1"), "{error}");
     }
     if world.server.service() != SqlService::Postgres {
-        // Who is let in, though not to this database, has no wrong password.
+        // A user who may log in, but not to this database, has the right password.
         let name = format!("none_{database}");
         world.run(&format!("CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'"));
         world.point_to(&good.replace("//kubewitness:", &format!("//{name}:")));
@@ -430,7 +431,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: ServerW
         assert!(error.contains("no right on that database: grant it"), "{error}");
     }
     if world.server.service() == SqlService::MySql {
-        // Who was never let in is asked for the password itself, and that is told over TLS alone.
+        // MySQL asks a user's first connection for the password itself, which is sent over TLS only.
         let name = format!("fresh_{database}");
         world.run(&format!(
             "CREATE USER {name}@'127.0.0.1' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON {database}.* TO {name}@'127.0.0.1'"
@@ -442,7 +443,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: ServerW
         world.point_to(&fresh);
         assert_eq!(receipts(&world.engine(SHORT)).await, []);
     }
-    // A secret that is rotated is taken with the next connection.
+    // A rotated secret applies to the next connection.
     world.point_to(&good.replace(PASSWORD, "wrong"));
     let engine = world.engine(SHORT);
     assert!(engine.begin("p").await.is_err());
@@ -450,7 +451,7 @@ async fn an_address_that_leads_nowhere_is_told_without_its_secret(world: ServerW
     assert_eq!(receipts(&engine).await, []);
 }
 
-/// Each test with where its server comes from.
+/// Each test with the origin of its server: shared, or its own.
 macro_rules! for_each_server {
     (@ $name:ident $service:ident [$($test:ident: $server:ident),* $(,)?]) => {
         mod $name {
@@ -486,7 +487,7 @@ for_each_server!(
     an_address_that_leads_nowhere_is_told_without_its_secret: on_shared,
 );
 
-/// The statements that one server refuses to plugins, besides those that all servers refuse.
+/// Statements that one server refuses to plugins, in addition to those that all refuse.
 mod refusals {
     use super::*;
 
@@ -526,10 +527,10 @@ mod refusals {
             ("CREATE TABLE s (k BIGINT UNIQUE, n BIGINT) ENGINE=MyISAM", "no transactions"),
         ] {
             world.run(&format!("DROP TABLE IF EXISTS s; {create}"));
-            let said = refused(&world, TableWrite { table: "s".into(), ..row(1) }).await;
-            assert!(said.contains(why), "{said}");
+            let message = refused(&world, TableWrite { table: "s".into(), ..row(1) }).await;
+            assert!(message.contains(why), "{message}");
         }
-        // A row's own number is nobody's key.
+        // An automatic row number does not count as a key.
         let create =
             "DROP TABLE s; CREATE TABLE s (i BIGINT AUTO_INCREMENT PRIMARY KEY, k BIGINT UNIQUE, n BIGINT)";
         world.run(create);
@@ -551,16 +552,17 @@ mod refusals {
         }
     }
 
-    /// MySQL commits before it makes a table, and frees the fence for a moment.
+    /// MySQL commits before it creates a table, which releases the fence for a moment.
     #[tokio::test]
     async fn a_call_that_makes_a_table_ends_if_another_reader_came_in_meanwhile() {
         for service in [SqlService::MariaDb, SqlService::MySql] {
             let test = "refusals::another_reader_came_in";
             let Some(world) = ServerWorld::on_shared(service, test) else { continue };
-            let (one, two) = (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
-            one.receipts_of_plugin("p").await.unwrap();
-            let mut transaction = one.begin("p").await.unwrap();
-            let (read, made) = tokio::join!(two.receipts_of_plugin("p"), async {
+            let (first, second) =
+                (world.engine_of(PATIENCE, Some("one")), world.engine_of(PATIENCE, Some("two")));
+            first.receipts_of_plugin("p").await.unwrap();
+            let mut transaction = first.begin("p").await.unwrap();
+            let (read, made) = tokio::join!(second.receipts_of_plugin("p"), async {
                 world.somebody_waits().await;
                 transaction.execute("CREATE TABLE late (a BIGINT)", vec![vec![]]).await
             });

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Error, Row, Statement};
 
 use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, values_size};
 
-/// By what each value is, whatever its column was declared to be.
+/// The values of a row by their own types, whatever types the columns declare.
 fn row_values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     let value = |column: usize| {
         Ok(match row.get_ref(column)? {
@@ -20,7 +20,7 @@ fn row_values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     (0..row.as_ref().column_count()).map(value).collect()
 }
 
-/// Values and their places, counted from 0.
+/// Values and their indexes, counted from 0.
 pub fn bind_values<'v>(
     statement: &mut Statement<'_>,
     values: impl Iterator<Item = (usize, &'v SqlValue)>,
@@ -39,7 +39,7 @@ pub fn bind_values<'v>(
     Ok(())
 }
 
-/// To the bit: 0 and -0 are equal.
+/// Whether two values are equal bit by bit, except that 0 and -0 are equal.
 fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
     match (value, other) {
         (SqlValue::Float(value), SqlValue::Float(other)) => value.to_bits() == other.to_bits(),
@@ -47,8 +47,8 @@ fn is_same(value: &SqlValue, other: &SqlValue) -> bool {
     }
 }
 
-/// To its end: what it gives back is of no interest. What the row before had as well is bound already:
-/// most of what rows hold is alike.
+/// Runs the statement to its end and ignores its rows. Values that the previous row also had are bound
+/// already: rows have most values in common.
 pub fn step_to_end<'r>(
     statement: &mut Statement<'_>,
     values: impl Iterator<Item = &'r SqlValue>,
@@ -67,7 +67,7 @@ pub fn step_to_end<'r>(
     Ok(())
 }
 
-/// The rows of an answer; `None` where they are more than a plugin may be given.
+/// The rows of a result; `None` if they exceed the limit for a plugin.
 pub fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<Option<ValueRows>, Error> {
     let mut statement = connection.prepare_cached(text)?;
     bind_values(&mut statement, params.iter().enumerate())?;
@@ -85,7 +85,7 @@ pub fn read(connection: &Connection, text: &str, params: &[SqlValue]) -> Result<
     Ok(Some(rows))
 }
 
-/// SQLite's primary result code, where it was SQLite that refused.
+/// SQLite's primary result code, if the error comes from SQLite.
 fn result_code(error: &Error) -> Option<i32> {
     match error {
         Error::SqliteFailure(error, _) | Error::SqlInputError { error, .. } => {
@@ -95,8 +95,8 @@ fn result_code(error: &Error) -> Option<i32> {
     }
 }
 
-/// SQLite's own messages name tables and columns, and no files. What the driver puts beside them, a
-/// statement or a file, is left out.
+/// SQLite's own message, which names tables and columns but no files. The driver may add a statement or a
+/// file, which is removed.
 pub fn safe_message(error: &Error) -> String {
     const CANT_OPEN: i32 = 14;
     match error {
@@ -108,8 +108,8 @@ pub fn safe_message(error: &Error) -> String {
     }
 }
 
-/// Whether SQLite undid the failed statement alone. After a full disk, an I/O error, an interrupt
-/// and the like it may have rolled back the transaction.
+/// Whether SQLite undid only the failed statement. After a full disk, an I/O error, an interrupt and the like
+/// it may have rolled back the transaction.
 pub fn is_statements_own(error: &Error) -> bool {
     const ERROR: i32 = 1;
     const TOO_BIG: i32 = 18;

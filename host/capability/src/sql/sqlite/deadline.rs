@@ -9,14 +9,14 @@ use crate::sql::SqlFault;
 
 #[derive(Clone, Copy, Debug)]
 pub struct SqlitePatience {
-    /// Waiting for the writer; longer than any healthy call keeps it.
+    /// Waiting for the writer. No healthy call holds it longer.
     pub wait: Duration,
     /// One statement of a plugin, for one row.
     pub statement: Duration,
-    /// One call's transaction: others wait for the same writer.
+    /// One call's transaction: other calls wait for the same writer.
     pub transaction: Duration,
-    /// The disk. SQLite looks at no deadline while it waits for that; the longest that it does between two
-    /// looks is to sync a commit and to move 16 MiB of WAL.
+    /// Waiting for the disk. SQLite checks no deadline while it waits for the disk. The longest such waits
+    /// are the sync of a commit, and moving 16 MiB of WAL.
     pub disk: Duration,
 }
 
@@ -27,7 +27,7 @@ pub const PATIENCE: SqlitePatience = SqlitePatience {
     disk: Duration::from_secs(60),
 };
 
-/// The bounds of one call: its patience, and when it began.
+/// The limits of one call: its patience, and when it began.
 #[derive(Clone, Copy, Debug)]
 pub struct CallLimits {
     pub patience: SqlitePatience,
@@ -39,7 +39,7 @@ const NO_DEADLINE: u64 = u64::MAX;
 pub struct StatementDeadline {
     start: Instant,
     at_ms: AtomicU64,
-    /// The call was dropped: nothing waits for the running statement.
+    /// Set when the call is dropped: nothing waits for the running statement any more.
     given_up: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl StatementDeadline {
         Self { start: Instant::now(), at_ms: AtomicU64::new(NO_DEADLINE), given_up: AtomicBool::new(false) }
     }
 
-    /// Resets the deadline for the next call that has the writer.
+    /// Resets the deadline for the next call that holds the writer.
     pub fn renew_for_call(&self) {
         self.given_up.store(false, Ordering::Relaxed);
         self.lift_deadline();
@@ -62,7 +62,7 @@ impl StatementDeadline {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// A statement begins, unless its call is over.
+    /// Begins a statement, unless its call is over.
     pub fn start(&self, limits: &CallLimits) -> Result<(), SqlFault> {
         let CallLimits { patience, began } = limits;
         let (now, end) = (Instant::now(), *began + patience.transaction);

@@ -6,8 +6,8 @@ use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, Tabl
 
 use crate::sql::write::{check_newer, plan_write};
 
-/// Rows with the statements that each of them is for. Nothing but these rows decides what it changes, so that it can be
-/// written again.
+/// Rows, each with the statements to run for it. Its effect depends on these rows alone, so it can be
+/// repeated.
 pub struct RowWrite {
     pub each: Vec<Each>,
     pub rows: Vec<Vec<SqlValue>>,
@@ -15,9 +15,9 @@ pub struct RowWrite {
 
 pub struct Each {
     pub text: String,
-    /// Which of a row's values it takes, where it doesn't take all in order.
+    /// The indexes of the row's values that it takes; `None` for all values in order.
     places: Option<Vec<usize>>,
-    /// Rows that are not for it.
+    /// The indexes of rows that it skips.
     without: HashSet<usize>,
 }
 
@@ -26,7 +26,7 @@ impl Each {
         Self { text, places: None, without: HashSet::new() }
     }
 
-    /// For the second table.
+    /// The statement for the second table.
     pub fn of_copy(copy: TableCopy, write: &TableWrite) -> Result<Self, GrantError> {
         let places = copy.column_indexes(write)?;
         if let OnConflict::ReplaceOlder { newer } = &copy.on_conflict {
@@ -38,12 +38,12 @@ impl Each {
         Ok(Self { text, places: Some(places), without: without.into_iter().collect() })
     }
 
-    /// The rows that are for it.
+    /// The rows that it applies to.
     pub fn own_rows<'r>(&self, rows: &'r [Vec<SqlValue>]) -> impl Iterator<Item = &'r [SqlValue]> {
         rows.iter().enumerate().filter(|(place, _)| !self.without.contains(place)).map(|(_, row)| &row[..])
     }
 
-    /// The values of a row that it takes. All rows have as many as the write has columns.
+    /// The values of a row that it takes. All rows have as many values as the write has columns.
     pub fn own_values<'r>(&self, row: &'r [SqlValue]) -> impl Iterator<Item = &'r SqlValue> {
         let count = self.places.as_ref().map_or(row.len(), Vec::len);
         (0..count).filter_map(|at| row.get(self.places.as_ref().map_or(at, |places| places[at])))

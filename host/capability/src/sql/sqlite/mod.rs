@@ -39,7 +39,7 @@ use super::{
     only_reads, write,
 };
 
-/// Opening a file and preparing its connection.
+/// The time limit for opening a file and preparing its connection.
 const CONNECT: Duration = Duration::from_secs(10);
 
 pub struct SqliteDatabase {
@@ -49,7 +49,7 @@ pub struct SqliteDatabase {
 
 type HeldWriter = OwnedMutexGuard<SqliteWriter>;
 
-/// Dropped before the work has ended, it marks the work as given up.
+/// If it is dropped before the work has ended, the work is marked as given up.
 struct WaitingWork(Option<Arc<StatementDeadline>>);
 
 impl Drop for WaitingWork {
@@ -60,8 +60,8 @@ impl Drop for WaitingWork {
     }
 }
 
-/// Work with the writer, on a thread that may block. Where the caller goes away, the work panics, or the
-/// disk does not answer, the writer is free once the work has ended.
+/// Runs work with the writer on a thread that may block. If the caller is dropped, the work panics, or the
+/// disk does not answer, the writer is released once the work has ended.
 async fn run_on_blocking_thread<T: Send + 'static>(
     patience: SqlitePatience,
     mut writer: HeldWriter,
@@ -72,7 +72,7 @@ async fn run_on_blocking_thread<T: Send + 'static>(
         let done = work(&mut writer);
         (writer, done)
     });
-    // Dropped before `working`, which may have the writer: the writer's next call is not stopped.
+    // Dropped before `working`, which may hold the writer, so that the writer's next call is not stopped.
     let mut waiting = WaitingWork(Some(deadline));
     let ended = tokio::time::timeout(patience.disk, &mut working).await;
     let Ok(ended) = ended else {
@@ -106,8 +106,8 @@ pub struct SqliteOpenError {
 }
 
 impl SqliteDatabase {
-    /// Opens the file, and creates it and its folder if they are missing. A thread that may hang asks its
-    /// disk first: a disk that hangs is asked again until it is back.
+    /// Opens the file, and creates it and its folder if they are missing. First a separate thread accesses
+    /// its disk, because a disk may hang; such a disk is tried again until it answers.
     pub async fn open(path: &Path, size: Option<Bytes>) -> Result<Self, SqliteOpenError> {
         let refused = |source: BoxedError| SqliteOpenError { path: path.to_owned(), source };
         let file = path.to_owned();
@@ -199,20 +199,20 @@ impl DatabaseEngine for SqliteDatabase {
     }
 }
 
-/// The transaction of one call. Dropped without an end, it is rolled back by the next call.
+/// The transaction of one call. If it is dropped without an end, the next call rolls it back.
 struct SqliteTransaction {
-    /// Away while a thread works with it, and for good where the call did not wait for that.
+    /// `None` while a thread works with it, and for good if the call stopped waiting for that.
     writer: Option<HeldWriter>,
     connection: u64,
     mode: TransactionMode,
     limits: CallLimits,
     wrote: bool,
-    /// The rows that the call has written, while it has written nothing else.
+    /// The rows that the call has written, as long as it has written nothing else.
     written: Option<WrittenRows>,
     broken: Option<GrantError>,
 }
 
-/// Writes that are held at most: each further one copies the list.
+/// The most writes that are kept: each further one copies the list.
 const WRITES_HELD: usize = 64;
 
 /// Rows that can be written again. They stay in memory until the call ends.
@@ -223,7 +223,7 @@ struct WrittenRows {
 }
 
 impl WrittenRows {
-    /// None where they are too many to be held. An empty value takes memory, too.
+    /// `None` if there are too many to keep. Empty values take memory, too.
     fn and_write(mut self, write: &Arc<RowWrite>) -> Option<Self> {
         let of =
             |row: &Vec<SqlValue>| values_size(row) + size_of::<Vec<SqlValue>>() + size_of_val(row.as_slice());
@@ -249,7 +249,7 @@ impl SqliteTransaction {
         })
     }
 
-    /// Whether the rows may be written. Begins the call's writing.
+    /// Whether the rows may be written. Notes that the call writes from now on.
     fn begins_to_write(&mut self) -> Result<(), GrantError> {
         if self.mode == TransactionMode::ReadOnly {
             return Err(only_reads());
@@ -259,7 +259,7 @@ impl SqliteTransaction {
         Ok(())
     }
 
-    /// Statements of the plugin's own may change what they like, so they are not repeated.
+    /// The effect of the plugin's own statements is unknown, so they are not repeated.
     async fn run(&mut self, write: RowWrite) -> Result<u64, GrantError> {
         if write.rows.is_empty() {
             return Ok(0);
@@ -280,7 +280,7 @@ impl SqliteTransaction {
         let (write, limits) = (Arc::new(write), self.limits);
         let (again, before) = (Arc::clone(&write), written.writes.clone());
         let done = self.run_with_writer(move |writer| writer.write(&again, &before, &limits)).await;
-        // Where one row is wrong, more may be: from now on each write is undone alone.
+        // If one row is invalid, more may be: from now on each write is undone separately.
         self.written = done.as_ref().ok().and_then(|_| written.and_write(&write));
         done
     }
@@ -328,7 +328,7 @@ impl SqlTransaction for SqliteTransaction {
     fn check_intact(&self) -> Result<(), GrantError> {
         let undone = |why: &str| format!("the writes of this call were undone: {why}");
         Err(match (&self.broken, &self.writer) {
-            // A trigger may refuse a row for its values: that is an invalid write, not an outage.
+            // A trigger may refuse a row because of its values: that is an invalid write, not an outage.
             (Some(GrantError::Invalid(why)), _) => GrantError::Invalid(undone(why)),
             (Some(error), _) => GrantError::Unavailable(undone(&error.to_string())),
             (None, None) => GrantError::Unavailable(undone("the call left one of its statements unfinished")),

@@ -71,7 +71,7 @@ async fn the_floor_stays_while_receipts_below_it_are_kept() {
         transaction.commit_with_receipt(&receipt(&format!("p.{seq}"), &[seq])).await.unwrap();
     }
     let seven = NotedCommit { token: "p.7".into(), at_ms: 1, is_tick: false };
-    // As while the past of an added source is handed over.
+    // As while the past of an added source is delivered.
     for (through, before_ms, left) in [(5, 1, vec![7, 3]), (5, 2, vec![7]), (7, 2, vec![])] {
         let pruning =
             ReceiptPruning { plugin: "p".into(), through, before_ms, floor: 10, pruned_before_ms: before_ms };
@@ -125,7 +125,7 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     let store = store().await;
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
-    // The last row of all is the bad one.
+    // The very last row is invalid.
     let mut many: Vec<_> = (0..300).map(|n| row(&format!("m{n}"), n)).collect();
     many[299][1] = SqlValue::Null;
     let failed = transaction.write(write(OnConflict::Ignore, many), None).await;
@@ -135,7 +135,8 @@ async fn a_write_that_fails_is_undone_alone_also_over_several_statements() {
     assert_eq!(rows(&store.sqlite).await, [row("a", 1)]);
 }
 
-/// Whatever the call did before: rows are written again, and a plugin's own statements have a savepoint behind them.
+/// This holds whatever the call did before: rows may be written twice, and a plugin's own statements have
+/// savepoints.
 #[tokio::test]
 async fn after_a_write_that_fails_the_call_has_all_that_it_wrote_before() {
     for has_own_statement in [false, true] {
@@ -177,7 +178,7 @@ fn rows_beyond_their_bound_are_not_held_to_be_written_again() {
         let rows = vec![vec![SqlValue::Text("x".repeat(bytes))]];
         Arc::new(RowWrite { each: Vec::new(), rows })
     };
-    // A row takes memory besides its texts.
+    // A row takes memory in addition to its texts.
     let beside = size_of::<Vec<SqlValue>>() + size_of::<SqlValue>();
     let held = WrittenRows::default().and_write(&of(VALUE_BYTES / 2 - beside)).unwrap();
     let held = held.and_write(&of(VALUE_BYTES / 2 - beside)).unwrap();
@@ -240,7 +241,7 @@ async fn a_statement_without_end_is_stopped_and_undoes_its_call() {
     assert_eq!(store.sqlite.was_committed("t").await, Ok(false));
 }
 
-/// However fast the machine is, one row of it takes a moment, and all of them minutes.
+/// On any machine, one row takes a moment, and all of them minutes.
 const SLOW: &str = "INSERT INTO t (k, n) SELECT ?, count(*) FROM \
     (WITH x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x WHERE n < 200000) SELECT n FROM x)";
 
@@ -248,7 +249,7 @@ fn many() -> Vec<Vec<SqlValue>> {
     (0..20_000).map(|n| vec![SqlValue::Text(n.to_string())]).collect()
 }
 
-/// Somebody else writes and commits one row.
+/// Another process writes and commits one row.
 async fn go_on(sqlite: &SqliteDatabase) {
     let mut transaction = sqlite.begin("p").await.unwrap();
     assert_eq!(transaction.write(write(OnConflict::Ignore, vec![row("next", 1)]), None).await, Ok(1));
@@ -277,7 +278,7 @@ async fn a_call_that_goes_away_in_the_middle_of_a_write_leaves_nothing_and_block
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     let gone = tokio::time::timeout(Duration::from_millis(100), transaction.execute(SLOW, many())).await;
     assert!(gone.is_err());
-    // Whoever still has the call can do no more with it than end it.
+    // A holder of the call can only end it.
     assert!(matches!(transaction.query("SELECT 1", vec![]).await, Err(GrantError::Unavailable(_))));
     let refused = transaction.commit_with_receipt(&receipt("t", &[1])).await;
     assert!(matches!(refused, Err(CommitError::RolledBack(_))), "{refused:?}");
@@ -320,12 +321,11 @@ async fn a_pipe_in_the_place_of_a_database_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("platform.db");
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    let told = SqliteDatabase::open(&path, None).await.err().unwrap().to_string();
-    assert!(told.contains("platform.db can't be opened: it is a pipe"), "{told}");
+    let error = SqliteDatabase::open(&path, None).await.err().unwrap().to_string();
+    assert!(error.contains("platform.db can't be opened: it is a pipe"), "{error}");
 }
 
-/// The disk is played by a pipe that nobody writes to: whoever opens it waits in the system, as for a mount
-/// that is gone.
+/// A pipe without a writer stands for the disk: opening it blocks in the system, as for a mount that is gone.
 #[tokio::test]
 async fn a_disk_that_does_not_answer_holds_up_a_call_for_a_while_and_blocks_nobody_once_it_is_back() {
     let store = store().await;
@@ -353,11 +353,11 @@ async fn a_transaction_that_the_database_undid_is_not_gone_on_with() {
         transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
         let undone = transaction.write(write(OnConflict::Ignore, rows), None).await;
         assert_eq!(undone, Err(GrantError::Invalid("no".into())));
-        let more = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
+        let second_write = transaction.write(write(OnConflict::Ignore, vec![row("d", 1)]), None).await;
         let why = GrantError::Invalid("the writes of this call were undone: no".into());
-        assert_eq!(more, Err(why.clone()));
+        assert_eq!(second_write, Err(why.clone()));
         let kept = transaction.commit_with_receipt(&receipt("undone", &[1])).await;
-        assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if *told == why), "{kept:?}");
+        assert!(matches!(&kept, Err(CommitError::RolledBack(message)) if *message == why), "{kept:?}");
     }
     go_on(&store.sqlite).await;
 }
@@ -385,8 +385,8 @@ async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
     std::fs::rename(&path, store.folder.path().join("away.db")).unwrap();
     let kept = transaction.commit_with_receipt(&receipt("lost", &[1])).await;
     let is_told = |error: &GrantError| error.to_string().contains("removed or replaced");
-    assert!(matches!(&kept, Err(CommitError::RolledBack(told)) if is_told(told)), "{kept:?}");
-    // The next call finds a new file, which has receipts and no table yet.
+    assert!(matches!(&kept, Err(CommitError::RolledBack(message)) if is_told(message)), "{kept:?}");
+    // The next call finds a new file with receipts, but without the table.
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     let missing = transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await;
     assert!(
@@ -394,7 +394,7 @@ async fn a_file_that_was_removed_or_replaced_is_not_written_on() {
         "{missing:?}"
     );
     transaction.roll_back().await;
-    // Between two calls as well.
+    // The same between two calls.
     std::fs::remove_file(&path).unwrap();
     let mut transaction = store.sqlite.begin("p").await.unwrap();
     transaction.execute("CREATE TABLE t (k TEXT)", vec![vec![]]).await.unwrap();
@@ -414,7 +414,7 @@ async fn a_file_that_can_no_longer_be_used_is_told_by_its_name() {
         "{refused:?}"
     );
     std::fs::remove_file(&path).unwrap();
-    // What SQLite wrote ahead would heal the file.
+    // SQLite's write-ahead log would repair the file.
     for tail in ["-wal", "-shm"] {
         std::fs::remove_file(store.folder.path().join(format!("deep/platform.db{tail}"))).ok();
     }
@@ -429,7 +429,7 @@ async fn a_file_that_can_no_longer_be_used_is_told_by_its_name() {
 #[tokio::test]
 async fn a_connection_that_may_not_write_is_not_kept() {
     let store = store().await;
-    // As a file is opened whose rights lack that.
+    // A file without the right to write is opened like this.
     store.sqlite.hold_writer().await.unwrap().forbid_writing();
     go_on(&store.sqlite).await;
 }
@@ -449,11 +449,11 @@ async fn what_comes_back_from_a_write_is_of_no_interest() {
 async fn a_file_that_cannot_be_opened_is_told_once() {
     let folder = tempfile::tempdir().unwrap();
     let error = SqliteDatabase::open(folder.path(), None).await.err().unwrap().to_string();
-    let told = format!(
+    let expected = format!(
         "{} can't be opened: it is a folder, and a regular file is expected",
         folder.path().display()
     );
-    assert!(error.starts_with(&told), "{error}");
+    assert!(error.starts_with(&expected), "{error}");
     assert_eq!(error.matches("can't be opened").count(), 1, "{error}");
 }
 
@@ -466,7 +466,7 @@ async fn a_query_gives_no_more_than_its_bound() {
     assert_eq!(transaction.query(many, most).await.unwrap().len(), QUERY_ROWS);
     let over = transaction.query(many, vec![SqlValue::Integer(QUERY_ROWS as i64 + 1)]).await;
     assert!(matches!(over, Err(GrantError::TooLarge(_))), "{over:?}");
-    // The connection is as good as before.
+    // The connection is still usable.
     transaction.write(write(OnConflict::Ignore, vec![row("a", 1)]), None).await.unwrap();
     transaction.commit_with_receipt(&receipt("t", &[1])).await.unwrap();
 }
@@ -481,10 +481,10 @@ async fn the_writer_is_one_calls_at_a_time_and_waiting_is_bounded() {
     store.sqlite.begin("p").await.unwrap().roll_back().await;
 }
 
-/// The files of this process that lie in a folder.
+/// The files in a folder that this process has open.
 fn open_files(folder: &std::path::Path) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
-    // One may be closed while the list is read.
+    // A file may be closed while the list is read.
     let files = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
     files.filter(|file| file.starts_with(folder)).count()
 }
@@ -503,7 +503,7 @@ async fn a_database_that_is_opened_and_left_again_and_again_holds_no_file_open()
     closed.await.unwrap();
 }
 
-/// Figures of two tables as wide as a sink's, on demand:
+/// Measures two tables as wide as a sink's, on demand:
 /// `cargo test --release -p kubewitness-capability figures -- --ignored --nocapture`.
 #[tokio::test]
 #[ignore = "prints figures"]
@@ -566,7 +566,7 @@ async fn what_rows_have_alike_is_in_each_of_them() {
     let row = |key: usize, n, v: &str| {
         vec![SqlValue::Text(format!("{key:04}")), SqlValue::Integer(n), SqlValue::Text(v.into())]
     };
-    // Many rows and few, columns that are alike until they are not, and one row alone.
+    // Many rows and few, columns that differ late, and a single row.
     let batches: [Vec<_>; 4] = [
         (0..300).map(|key| row(key, 7, "same")).collect(),
         (300..307).map(|key| row(key, key as i64, "same")).collect(),
@@ -610,7 +610,8 @@ async fn a_statement_makes_no_value_beyond_its_bound_and_no_more_than_the_heap_m
     let refused = transaction.query(&format!("SELECT {nested}"), vec![]).await.unwrap_err();
     assert!(refused.to_string().contains("too big"), "{refused}");
     transaction.roll_back().await;
-    // Nothing is made up to these limits here: they hold for the whole process, and other tests run in it.
+    // Memory is not filled up to these limits, because they apply to the whole process, in which other tests
+    // run.
     let any = rusqlite::Connection::open_in_memory().unwrap();
     for (pragma, bytes) in [("hard_heap_limit", 512 << 20), ("soft_heap_limit", 256 << 20)] {
         let limit = any.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));

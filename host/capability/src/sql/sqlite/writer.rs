@@ -25,13 +25,14 @@ use crate::sql::{
     TransactionMode, next_connection_number, only_reads,
 };
 
-/// Another process may hold the file for as long as this.
+/// How long another process may hold the file.
 const BUSY: Duration = Duration::from_secs(5);
-/// Steps of SQLite's machine between two looks at the deadline: some hundred microseconds.
+/// How many steps of SQLite's virtual machine are between two checks of the deadline: some hundred
+/// microseconds.
 const STEPS: i32 = 20_000;
-/// The longest text or blob, also between two functions of a statement, and the longest row.
+/// The longest text, blob or row, also for intermediate values of a statement.
 const VALUE_LIMIT: i32 = VALUE_BYTES as i32;
-/// Prepared statements that are kept.
+/// The most prepared statements that are kept.
 const STATEMENTS: usize = 128;
 /// Data that is kept only to undo something stays off the disk (`temp_store`). The WAL is moved into the file
 /// after 16 MiB of it: rows of objects that change again and again are then moved once for many changes. The
@@ -112,7 +113,7 @@ impl SqliteWriter {
         self.number
     }
 
-    /// The file under the name. What can't be asked now is no other one.
+    /// The inode of the file with this name. `None` of an unanswered question does not count as another file.
     fn inode_under_name(&self) -> Option<u64> {
         match std::fs::metadata(&self.path) {
             Ok(found) => Some(found.ino()),
@@ -121,8 +122,8 @@ impl SqliteWriter {
         }
     }
 
-    /// Drops the connection to a file that was removed: SQLite would go on writing into it, and the rows
-    /// would be lost. Answers whether it was so.
+    /// Drops the connection to a file that was removed: SQLite would continue to write into it, and the rows
+    /// would be lost. Returns whether it was removed.
     fn drops_lost_file(&mut self) -> bool {
         if self.connection.is_none() || self.inode_under_name() == self.file {
             return false;
@@ -141,13 +142,13 @@ impl SqliteWriter {
         self.connection.is_some() && !self.open
     }
 
-    /// Ends what a vanished call left open, and opens anew what was thrown away.
+    /// Ends what a dropped call left open, and reopens a connection that was discarded.
     pub fn make_ready(&mut self) -> Result<(), GrantError> {
         if self.open {
             self.roll_back();
         }
         if self.connection.is_none() {
-            // SQLite opens whatever is there, and says of a pipe only that the disk fails.
+            // SQLite opens any file type, and reports a pipe only as a failing disk.
             let looked = files::look(&self.path);
             looked.map_err(|error| self.name_file_in_error(GrantError::Unavailable(error.to_string())))?;
             self.connect_file().map_err(|error| self.name_file_in_error(refusal_of(&error)))?;
@@ -155,7 +156,7 @@ impl SqliteWriter {
         Ok(())
     }
 
-    /// A file that can't be used is told by its name; its folder is for the controller's log.
+    /// Names the file in an error, without its folder, which is for the controller's log.
     fn name_file_in_error(&self, refused: GrantError) -> GrantError {
         let GrantError::Unavailable(why) = refused else { return refused };
         tracing::warn!(path = %self.path.display(), "the database can't be used: {why}");
@@ -169,7 +170,8 @@ impl SqliteWriter {
         self.connection = Some(Connection::open_with_flags(&self.path, flags).unwrap());
     }
 
-    /// A statement that fails leaves the transaction as it was, unless SQLite says otherwise.
+    /// Runs work on the connection. A failed statement leaves the transaction unchanged, unless SQLite
+    /// reports otherwise.
     fn with_connection<'a, T>(
         &'a self,
         work: impl FnOnce(&'a Connection) -> Result<T, Error>,
@@ -187,14 +189,14 @@ impl SqliteWriter {
     }
 
     pub fn begin_for_call(&mut self) -> Result<(), GrantError> {
-        // A file that could not be written when it was opened is not written over that connection ever.
+        // A connection to a file that was not writable when it was opened never becomes writable.
         let reads_only = |connection: &Connection| connection.is_readonly(MAIN_DB).unwrap_or(false);
         self.connection.take_if(|connection| reads_only(connection));
         self.drops_lost_file();
         self.make_ready()?;
-        // Set first: a call that goes away in between leaves something to end.
+        // Set first, so that a call that is dropped meanwhile leaves a transaction that is ended later.
         self.open = true;
-        // A deferred one would fail later, when it first writes.
+        // A deferred transaction would fail later, at its first write.
         self.run("BEGIN IMMEDIATE").map_err(|fault| {
             self.roll_back();
             fault.into_error()
@@ -204,7 +206,7 @@ impl SqliteWriter {
     pub fn roll_back(&mut self) {
         self.deadline.lift_deadline();
         if let Err(fault) = self.run("ROLLBACK") {
-            // Closing a connection rolls back as well; it fails here where SQLite already did.
+            // Closing a connection also rolls back. ROLLBACK fails if SQLite has already done so.
             let error = fault.into_error();
             tracing::debug!(%error, "a rollback was refused; the connection is replaced");
             self.connection = None;
@@ -223,7 +225,7 @@ impl SqliteWriter {
         done
     }
 
-    /// Runs statements once for each row; all of that is kept or undone together, within the call's
+    /// Runs statements once for each row. Either all of them are kept or all are undone, within the call's
     /// transaction.
     pub fn execute_rows(&self, write: &RowWrite, limits: &CallLimits) -> Result<u64, SqlFault> {
         self.in_time(limits, || {
@@ -236,15 +238,15 @@ impl SqliteWriter {
                 Ok(_) => Ok(()),
                 Err(_) => self.run("ROLLBACK TO kw"),
             };
-            // Without it the state of the transaction is unknown.
+            // Without this, the state of the transaction would be unknown.
             left.and_then(|()| self.run("RELEASE kw")).map_err(lost_transaction)?;
             done
         })
     }
 
-    /// Does the same in a call that has written nothing but the rows of `before`. A savepoint would copy each page that
-    /// changes. Here nothing is copied: if a row fails, which is rare, the call is undone and the rows of `before` are
-    /// written again.
+    /// Like [`execute_rows`](Self::execute_rows), in a call that has only written the rows of `before`. A
+    /// savepoint would copy each changed page, so none is made. If a row fails, which is rare, the call is
+    /// undone and the rows of `before` are written again.
     pub fn write(
         &self,
         write: &RowWrite,
@@ -258,7 +260,8 @@ impl SqliteWriter {
             };
             match self.write_again(before, limits).map_err(SqlFault::into_error) {
                 Ok(()) => Err(SqlFault::Own(error)),
-                // The row is at fault, and not the time that was left to undo it: the call is taken apart, as for any row.
+                // The row is at fault, not the time for undoing it: the call is split, as for any invalid
+                // row.
                 Err(GrantError::Timeout(_)) => Err(SqlFault::Lost(error)),
                 Err(other) => Err(SqlFault::Lost(other)),
             }
@@ -266,7 +269,7 @@ impl SqliteWriter {
     }
 
     fn write_again(&self, before: &[Arc<RowWrite>], limits: &CallLimits) -> Result<(), SqlFault> {
-        // It changes where another connection commits.
+        // The number changes when another connection commits.
         let version = || {
             self.with_connection(|connection| {
                 connection.pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0))
@@ -310,8 +313,8 @@ impl SqliteWriter {
         Ok(affected)
     }
 
-    /// `None` where there are more rows or bytes than a plugin may be given. Of a transaction that only reads, SQLite says
-    /// whether the statement does.
+    /// `None` if the result has more rows or bytes than a plugin may receive. In a transaction that only
+    /// reads, SQLite itself judges whether the statement reads.
     pub fn query_rows(
         &self,
         mode: TransactionMode,
@@ -403,8 +406,8 @@ impl SqliteWriter {
             self.open = false;
             return Ok(());
         };
-        // Whether the commit took hold is read back over a new connection: closing this one rolls
-        // back what was not committed.
+        // Whether the commit took effect is read over a new connection: closing this one rolls back
+        // uncommitted work.
         self.connection = None;
         self.open = false;
         let refused = fault.into_error();
@@ -440,7 +443,7 @@ impl SqliteWriter {
     }
 }
 
-/// Nobody knows what is left of the transaction.
+/// The state of the transaction is unknown.
 fn lost_transaction(fault: SqlFault) -> SqlFault {
     SqlFault::Lost(fault.into_error())
 }

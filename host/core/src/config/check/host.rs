@@ -28,7 +28,7 @@ impl HostSpec {
         ledgers::warn_of_unsigned_ledgers(&self.ledgers, &keys, plugins)
     }
 
-    /// The stores that are files: databases first.
+    /// The stores that are files, the databases before the ledgers.
     pub fn file_stores(&self) -> impl Iterator<Item = files::FileStore<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {
             let path = &spec.sqlite.as_ref()?.path;

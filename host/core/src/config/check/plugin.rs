@@ -148,7 +148,8 @@ impl PluginSpec {
         ledgers::check_granted_keys(&grants.keys, &host.ledgers, faults);
         let sources: Vec<_> = host.sources.iter().map(|s| s.name.as_str()).collect();
         for (list, named) in [("lister", &grants.lister), ("outcomes", &grants.outcomes)] {
-            for (index, source) in named.iter().enumerate().filter(|(_, it)| !sources.contains(&it.as_str()))
+            for (index, source) in
+                named.iter().enumerate().filter(|(_, source)| !sources.contains(&source.as_str()))
             {
                 faults.push(fault(
                     format!("spec.grants.{list}[{index}]"),

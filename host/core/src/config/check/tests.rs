@@ -52,26 +52,26 @@ fn a_database_is_exactly_one_and_its_address_is_a_reference() {
 
 #[test]
 fn a_limit_under_which_nothing_runs_is_refused_and_a_pause_that_is_cut_is_told() {
-    let of = |more: serde_json::Value| {
+    let of = |fields: serde_json::Value| {
         let mut spec = serde_json::json!({"module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}]});
-        spec.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        spec.as_object_mut().unwrap().extend(fields.as_object().cloned().unwrap());
         plugin(spec)
     };
-    let told = |faults: Vec<ManifestFault>| -> Vec<_> {
-        faults.into_iter().map(|it| format!("{}: {}", it.field, it.message)).collect()
+    let lines = |faults: Vec<ManifestFault>| -> Vec<_> {
+        faults.into_iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     };
     for (limit, value, least) in [
         ("memory", "64", "is 64: write 64Ki"),
         ("hostBytes", "0Ki", "is 0: write 1Ki"),
         ("call", "0s", "is 0ms: write 1ms"),
     ] {
-        let faults = told(of(serde_json::json!({"limits": {limit: value}})).check(&host()));
+        let faults = lines(of(serde_json::json!({"limits": {limit: value}})).check(&host()));
         assert_eq!(faults, [format!("spec.limits.{limit}: {least} or more")]);
     }
     let smallest = serde_json::json!({"memory": "64Ki", "hostBytes": "1Ki", "call": "1ms"});
     assert_eq!(of(serde_json::json!({"limits": smallest})).check(&host()), []);
     let warnings =
-        |delivery: serde_json::Value| told(of(serde_json::json!({"delivery": delivery})).warnings(&host()));
+        |delivery: serde_json::Value| lines(of(serde_json::json!({"delivery": delivery})).warnings(&host()));
     assert_eq!(warnings(serde_json::json!({"maxBackoff": "1ms"})), [] as [String; 0]);
     let cut = warnings(serde_json::json!({"backoff": "1d", "maxBackoff": "1ms"}));
     assert!(
@@ -83,7 +83,7 @@ fn a_limit_under_which_nothing_runs_is_refused_and_a_pause_that_is_cut_is_told()
 
 #[test]
 fn a_schedule_has_bounds_and_a_tick_ends_before_the_next() {
-    for (tick, told) in [
+    for (tick, message) in [
         (r#"{"every": "999ms"}"#, "spec.tick.every: is 999ms: write 1s to 1d"),
         (r#"{"every": "25h"}"#, "spec.tick.every: is 25h: write 1s to 1d"),
         (
@@ -98,7 +98,7 @@ fn a_schedule_has_bounds_and_a_tick_ends_before_the_next() {
     ] {
         let fault = wrong_tick(serde_json::from_str(tick).unwrap()).unwrap();
         let text = format!("{}: {}", fault.field, fault.message);
-        assert!(text.starts_with(told), "{text}");
+        assert!(text.starts_with(message), "{text}");
     }
     for (fine, timeout) in
         [(r#"{"every": "1s"}"#, 1), (r#"{"every": "1d"}"#, 10), (r#"{"every": "1m", "timeout": "1m"}"#, 60)]

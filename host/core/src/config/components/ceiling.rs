@@ -240,12 +240,12 @@ mod tests {
         serde_saphyr::from_str(text).unwrap()
     }
 
-    fn plugin(more: &str) -> PluginSpec {
-        serde_saphyr::from_str(&format!("{{subscribe: [{{source: jobs}}], {more}}}")).unwrap()
+    fn plugin(fields: &str) -> PluginSpec {
+        serde_saphyr::from_str(&format!("{{subscribe: [{{source: jobs}}], {fields}}}")).unwrap()
     }
 
-    fn fault_lines(ceiling: &CeilingSpec, more: &str) -> Vec<String> {
-        let faults = ceiling.check(&plugin(more)).into_iter();
+    fn fault_lines(ceiling: &CeilingSpec, fields: &str) -> Vec<String> {
+        let faults = ceiling.check(&plugin(fields)).into_iter();
         faults.map(|fault| format!("{}: {}", fault.field, fault.message)).collect()
     }
 
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(fault_lines(&reads, &granted(access)), [expected]);
         }
         let over = "the ceiling of the host's settings (`spec.limits.plugins.";
-        for (more, expected) in [
+        for (fields, expected) in [
             (
                 "limits: {memory: 65Mi}",
                 vec![format!("spec.limits.memory: is 65Mi, over 64Mi, {over}memory`)")],
@@ -283,19 +283,19 @@ mod tests {
             ),
             ("delivery: {batch: 65}", vec![format!("spec.delivery.batch: is 65, over 64, {over}batch`)")]),
         ] {
-            assert_eq!(fault_lines(&low, &format!("{file}, {more}")), expected);
+            assert_eq!(fault_lines(&low, &format!("{file}, {fields}")), expected);
         }
-        let told = fault_lines(&ceiling("{totalMemory: 32Mi}"), file);
-        assert_eq!(told, [format!("spec.limits.memory: is 64Mi, over 32Mi, {over}totalMemory`)")]);
+        let lines = fault_lines(&ceiling("{totalMemory: 32Mi}"), file);
+        assert_eq!(lines, [format!("spec.limits.memory: is 64Mi, over 32Mi, {over}totalMemory`)")]);
     }
 
     #[test]
     fn a_capability_or_a_source_that_is_left_out_is_refused_by_its_field() {
         let low = ceiling("{grants: [sql, documentDigest], modules: [configMapKey]}");
-        let all = "grants: {sql: [{name: a, database: a}], http: [{name: a, destination: a}], ledger: [{name: a, \
+        let all_grants = "grants: {sql: [{name: a, database: a}], http: [{name: a, destination: a}], ledger: [{name: a, \
                    ledger: a}], keys: [{name: a, key: a}], kv: true, lister: [jobs], outcomes: [jobs], documents: raw}";
-        let told = fault_lines(&low, &format!("module: {{file: a.wasm}}, {all}"));
-        let fields: Vec<_> = told.iter().map(|told| told.split(':').next().unwrap_or_default()).collect();
+        let lines = fault_lines(&low, &format!("module: {{file: a.wasm}}, {all_grants}"));
+        let fields: Vec<_> = lines.iter().map(|line| line.split(':').next().unwrap_or_default()).collect();
         assert_eq!(
             fields,
             ["http", "ledger", "keys", "kv", "lister", "outcomes", "documents"]
@@ -304,12 +304,12 @@ mod tests {
                 .chain(["spec.module.file".to_owned()])
                 .collect::<Vec<_>>()
         );
-        assert!(told[6].contains("asks for `rawDocuments`"), "{told:?}");
+        assert!(lines[6].contains("asks for `rawDocuments`"), "{lines:?}");
         let shadow = "module: {configMapKey: a}, shadow: {module: {oci: 'example.com/a:1'}}";
         assert_eq!(low.check(&plugin(shadow))[0].field, "spec.shadow.module.oci");
         let fine = "module: {configMapKey: a}, grants: {sql: [{name: a, database: a}], documents: digest}";
         assert_eq!(low.check(&plugin(fine)), []);
-        assert_eq!(CeilingSpec::default().check(&plugin(&format!("module: {{file: a}}, {all}"))), []);
+        assert_eq!(CeilingSpec::default().check(&plugin(&format!("module: {{file: a}}, {all_grants}"))), []);
     }
 
     #[test]

@@ -33,11 +33,11 @@ const NEAR_STEPS: usize = 8;
 /// This many bytes of a text count as one comparison.
 const STEP_BYTES: usize = 64;
 /// How many bytes of a schema's text a message quotes.
-const TOLD: usize = 1024;
+const SCHEMA_TEXT_SHOWN: usize = 1024;
 /// A message does not quote a longer value.
-const SHOWN: usize = 60;
+const VALUE_SHOWN: usize = 60;
 /// How many alternatives a message names if none matches.
-const NAMED: usize = 20;
+const ALTERNATIVES_NAMED: usize = 20;
 
 /// Lists the faults of a configuration against its schema. The fields begin below the configuration.
 pub fn config_faults(schema: &Value, config: &Value) -> Vec<ManifestFault> {
@@ -116,10 +116,10 @@ impl<'a> SchemaCheck<'a> {
                 return faults;
             }
         }
-        let more = rules.get("additionalProperties");
+        let additional = rules.get("additionalProperties");
         for (name, value) in fields {
             let place = child_path(at, name);
-            match (known.and_then(|known| known.get(name)), more) {
+            match (known.and_then(|known| known.get(name)), additional) {
                 (Some(schema), _) | (None, Some(schema @ Value::Object(_))) => {
                     faults.extend(self.compare_value(schema, value, &place, depth + 1));
                 }
@@ -137,11 +137,11 @@ impl<'a> SchemaCheck<'a> {
 
     fn first_faults<'v>(
         &mut self,
-        all: impl Iterator<Item = (&'a Value, String, &'v Value)>,
+        alternatives: impl Iterator<Item = (&'a Value, String, &'v Value)>,
         depth: usize,
     ) -> Vec<ManifestFault> {
         let mut faults = Vec::new();
-        for (schema, at, value) in all {
+        for (schema, at, value) in alternatives {
             faults.extend(self.compare_value(schema, value, &at, depth + 1));
             if faults.len() >= FAULTS {
                 break;
@@ -154,14 +154,15 @@ impl<'a> SchemaCheck<'a> {
     /// enumeration of words it reports the allowed words.
     fn closest_alternative_faults(
         &mut self,
-        all: &'a [Value],
+        alternatives: &'a [Value],
         value: &Value,
         at: &str,
         depth: usize,
     ) -> Vec<ManifestFault> {
-        self.steps += all.len();
-        let words: Vec<&str> = all.iter().filter_map(|one| one["const"].as_str()).collect();
-        if words.len() == all.len() {
+        self.steps += alternatives.len();
+        let words: Vec<&str> =
+            alternatives.iter().filter_map(|alternative| alternative["const"].as_str()).collect();
+        if words.len() == alternatives.len() {
             let text = value.as_str().unwrap_or_default();
             let is_one = words.contains(&text) && value.is_string();
             return if is_one {
@@ -171,7 +172,7 @@ impl<'a> SchemaCheck<'a> {
             };
         }
         let mut nearest: Option<Vec<ManifestFault>> = None;
-        for alternative in all {
+        for alternative in alternatives {
             let faults = self.compare_value(alternative, value, at, depth + 1);
             if faults.is_empty() {
                 return faults;
@@ -197,7 +198,7 @@ impl<'a> SchemaCheck<'a> {
             // YAML does not read `yes` and `007` as texts.
             let is_scalar = matches!(value, Value::Bool(_) | Value::Number(_));
             let hint = if is_scalar && types.contains(&"string") { ": write it in quotes" } else { "" };
-            let types = types.into_iter().filter(|name| *name != "null").take(NAMED);
+            let types = types.into_iter().filter(|name| *name != "null").take(ALTERNATIVES_NAMED);
             let types: Vec<_> = types.map(|name| cut_text(called(name))).collect();
             return Some(format!(
                 "is {}, and has to be {}{hint}",
@@ -211,10 +212,10 @@ impl<'a> SchemaCheck<'a> {
                 return Some(format!("is `{}`, and has to be `{}`", value_text(value), value_text(only)));
             }
         }
-        if let Some(all) = rules.get("enum").and_then(Value::as_array) {
-            self.steps += all.iter().map(comparison_weight).sum::<usize>();
-            if !all.contains(value) {
-                let words: Vec<&str> = all.iter().filter_map(Value::as_str).collect();
+        if let Some(allowed) = rules.get("enum").and_then(Value::as_array) {
+            self.steps += allowed.iter().map(comparison_weight).sum::<usize>();
+            if !allowed.contains(value) {
+                let words: Vec<&str> = allowed.iter().filter_map(Value::as_str).collect();
                 return Some(self.unknown_name_message(&value_text(value), &words));
             }
         }
@@ -245,11 +246,12 @@ impl<'a> SchemaCheck<'a> {
     fn unknown_name_message(&mut self, name: &str, known: &[&str]) -> String {
         self.steps += NEAR_STEPS * known.len().min(NEAR);
         let looked = if self.is_out_of_steps() { &[] } else { &known[..known.len().min(NEAR)] };
-        match nearest_name(name, looked.iter().map(|one| cut_text(one))) {
-            Some(one) => format!("`{name}` is not known: is `{one}` meant?"),
+        match nearest_name(name, looked.iter().map(|name| cut_text(name))) {
+            Some(nearest) => format!("`{name}` is not known: is `{nearest}` meant?"),
             None if known.is_empty() => format!("`{name}` is not known"),
             None => {
-                let named: Vec<_> = known.iter().take(NAMED).map(|one| cut_text(one)).collect();
+                let named: Vec<_> =
+                    known.iter().take(ALTERNATIVES_NAMED).map(|name| cut_text(name)).collect();
                 format!("`{name}` is not known; there are {}", named.join(", "))
             }
         }
@@ -288,7 +290,7 @@ fn value_text(value: &Value) -> String {
         Value::Array(_) | Value::Object(_) => called(type_of(value)),
         value => &value.to_string(),
     };
-    let end = text.floor_char_boundary(SHOWN);
+    let end = text.floor_char_boundary(VALUE_SHOWN);
     if end < text.len() { format!("{}…", &text[..end]) } else { text.to_owned() }
 }
 
@@ -305,7 +307,7 @@ fn comparison_weight(value: &Value) -> usize {
 }
 
 fn cut_text(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TOLD)]
+    &text[..text.floor_char_boundary(SCHEMA_TEXT_SHOWN)]
 }
 
 fn type_of(value: &Value) -> &'static str {

@@ -127,7 +127,7 @@ impl<'a> FieldWalk<'a> {
         }
         let types = match &schema["type"] {
             Value::Array(types) => types.iter().find(|name| **name != "null"),
-            one => Some(one),
+            kind => Some(kind),
         };
         let of = |inner: String| match inner.starts_with('`') {
             true => inner,
@@ -157,7 +157,8 @@ fn schema_alternatives(schema: &Value) -> impl Iterator<Item = &Value> {
 /// The allowed words, if the schema is an enumeration of words.
 fn enum_words(schema: &Value) -> Vec<String> {
     let listed = schema["enum"].as_array().map_or(&[][..], Vec::as_slice);
-    let constants = schema_alternatives(schema).chain([schema]).filter_map(|one| one.get("const"));
+    let constants =
+        schema_alternatives(schema).chain([schema]).filter_map(|alternative| alternative.get("const"));
     listed
         .iter()
         .chain(constants)
@@ -196,15 +197,15 @@ mod tests {
                 .unwrap();
             let found = config_fields(schema);
             assert!(!found.is_empty() && found.len() < FIELDS, "{plugin}: {}", found.len());
-            for it in found {
-                assert!(!it.meaning.is_empty(), "{plugin}: {} has no description", it.field);
-                let default = match (it.required, it.default.as_str()) {
+            for field in found {
+                assert!(!field.meaning.is_empty(), "{plugin}: {} has no description", field.field);
+                let default = match (field.required, field.default.as_str()) {
                     (true, _) => "required".to_owned(),
                     (false, "") => String::new(),
                     (false, default) => format!("`{default}`"),
                 };
-                let cells =
-                    [&format!("`{}`", it.field), &it.kind, &default, &it.meaning].map(|text| cell(text));
+                let cells = [&format!("`{}`", field.field), &field.kind, &default, &field.meaning]
+                    .map(|text| cell(text));
                 writeln!(page, "| {} |", cells.join(" | ")).unwrap();
             }
         }
@@ -212,9 +213,9 @@ mod tests {
     }
 
     fn lines(schema: &Value) -> Vec<String> {
-        let line = |it: ConfigField| {
-            let default = if it.required { "required".to_owned() } else { it.default };
-            [it.field, it.kind, default, it.meaning].join(" | ")
+        let line = |field: ConfigField| {
+            let default = if field.required { "required".to_owned() } else { field.default };
+            [field.field, field.kind, default, field.meaning].join(" | ")
         };
         config_fields(&schema.to_string()).into_iter().map(line).collect()
     }
@@ -266,7 +267,7 @@ mod tests {
             .collect();
         let found = config_fields(&json!({"properties": many}).to_string());
         assert_eq!(found.len(), FIELDS);
-        assert!(found.iter().all(|it| it.meaning.len() <= TEXT + 3), "{}", found[0].meaning.len());
+        assert!(found.iter().all(|field| field.meaning.len() <= TEXT + 3), "{}", found[0].meaning.len());
         let turns = json!({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "properties": {"x": {"$ref": "#/$defs/a"}}});
         assert_eq!(lines(&turns), ["x | any value |  | "]);
     }

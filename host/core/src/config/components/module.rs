@@ -228,8 +228,8 @@ mod tests {
             "https://ghcr.io/plugin:1",
             "ghcr.io/plugin?x:1",
         ] {
-            let told = OciReference::parse(text).unwrap_err();
-            assert!(told.to_string().contains("REGISTRY/REPOSITORY:TAG"), "{text}: {told}");
+            let error = OciReference::parse(text).unwrap_err();
+            assert!(error.to_string().contains("REGISTRY/REPOSITORY:TAG"), "{text}: {error}");
         }
     }
 
@@ -258,8 +258,8 @@ mod tests {
             ),
             (serde_json::json!({"url": "https://", "sha256": DIGEST}), "spec.module.url:"),
         ] {
-            let told = faults(&of(wrong), false);
-            assert!(told.len() == 1 && told[0].starts_with(field), "{field} {told:?}");
+            let messages = faults(&of(wrong), false);
+            assert!(messages.len() == 1 && messages[0].starts_with(field), "{field} {messages:?}");
         }
     }
 
@@ -269,8 +269,11 @@ mod tests {
         assert!(of(serde_json::json!({"file": "a.wasm"})).is_empty());
         assert!(of(serde_json::json!({"file": "./team/a.wasm"})).is_empty());
         for file in ["../d/last-good/a/plugin.wasm", "/d/last-good/a/plugin.wasm", "a/../../b.wasm"] {
-            let told = of(serde_json::json!({"file": file}));
-            assert!(told.len() == 1 && told[0].starts_with("spec.module.file: leads out"), "{told:?}");
+            let messages = of(serde_json::json!({"file": file}));
+            assert!(
+                messages.len() == 1 && messages[0].starts_with("spec.module.file: leads out"),
+                "{messages:?}"
+            );
         }
         assert!(of(serde_json::json!({"oci": "ghcr.io/a/b:1"})).is_empty());
         for unsigned in [

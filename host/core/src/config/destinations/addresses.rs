@@ -235,8 +235,8 @@ mod tests {
         for text in ["public", "private", "loopback", "linkLocal", "10.0.0.0/8", "fd00::/8"] {
             assert_eq!(String::from(text.parse::<AddressRange>().unwrap()), text);
         }
-        let told = "privat".parse::<AddressRange>().unwrap_err();
-        assert!(told.to_string().contains("`privat` is no range of addresses: write `public`"), "{told}");
+        let error = "privat".parse::<AddressRange>().unwrap_err();
+        assert!(error.to_string().contains("`privat` is no range of addresses: write `public`"), "{error}");
         assert!("10.0.0.0/33".parse::<AddressRange>().is_err());
     }
 }

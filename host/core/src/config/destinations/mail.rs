@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn what_a_mail_server_cannot_mean_is_a_fault_of_its_field() {
-        for (text, field, told) in [
+        for (text, field, message) in [
             (format!("server: 'mail.example.com:25', {REST}"), "server", "without a port"),
             (format!("server: 127.0.0.1, addresses: [public], {REST}"), "server", "is a loopback address"),
             (
@@ -234,7 +234,7 @@ mod tests {
             check("spec.mail[0]", &spec(&text), &mut faults);
             assert_eq!(faults.len(), 1, "{text}: {faults:?}");
             assert_eq!(faults[0].field, format!("spec.mail[0].{field}"));
-            assert!(faults[0].message.contains(told), "{faults:?}");
+            assert!(faults[0].message.contains(message), "{faults:?}");
         }
         let mut faults = Vec::new();
         check("spec.mail[0]", &spec(&format!("server: 127.0.0.1, tls: none, {REST}")), &mut faults);

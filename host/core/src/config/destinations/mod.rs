@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn what_a_destination_cannot_mean_is_a_fault_of_its_field() {
         let headers = "headers: [{name: a, valueFrom: {env: A}}]";
-        for (text, field, told) in [
+        for (text, field, message) in [
             ("{name: a, url: 'ftp://x'}", "url", "is not an http or https address"),
             (&format!("{{name: a, url: 'http://x', {headers}}}"), "url", "`allowPlain: true`"),
             ("{name: a}", "url", "is missing"),
@@ -418,7 +418,7 @@ mod tests {
             let faults = faults(text);
             assert_eq!(faults.len(), 1, "{text}: {faults:?}");
             assert_eq!(faults[0].field, format!("spec.destinations[0].{field}"));
-            assert!(faults[0].message.contains(told), "{faults:?}");
+            assert!(faults[0].message.contains(message), "{faults:?}");
         }
         for fine in [
             format!("{{name: a, url: 'https://x', {headers}}}"),

@@ -27,7 +27,8 @@ const HARMLESS: [&str; 14] = [
 /// Headers that frame a message or identify its sender. The client sets the former, and `headers` with a
 /// secret sets the last two.
 const CLOUD_EVENT: &str = "ce-";
-/// These say where a message ends and who asks. The client sets the first, and `headers` with a secret the last two.
+/// Headers that frame a message or identify its sender. The client sets the first ones, and `headers` with a
+/// secret sets the last two.
 const NEVER: [&str; 12] = [
     "host",
     "connection",

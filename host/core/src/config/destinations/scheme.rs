@@ -136,7 +136,7 @@ mod tests {
         let of = |text: &str| {
             let scheme = scheme(text).unwrap();
             let quotas = scheme.only_scheme().unwrap().quotas().iter();
-            quotas.map(|one| (one.most, one.within.as_secs())).collect::<Vec<_>>()
+            quotas.map(|quota| (quota.most, quota.within.as_secs())).collect::<Vec<_>>()
         };
         assert_eq!(of("slack: {}"), [(1, 1)]);
         assert_eq!(of("feishu: {}"), [(100, 60), (5, 1)]);

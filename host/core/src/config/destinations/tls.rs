@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_a_handshake_cannot_use_is_a_fault_of_its_field() {
-        for (text, url, told) in [
+        for (text, url, message) in [
             ("{}", "https://x", "a.tls: is empty"),
             ("{certificate: /c}", "https://x", "a.tls.keyFrom: is missing"),
             ("{keyFrom: {file: /k}}", "", "a.tls.certificate: is missing"),
@@ -61,8 +61,9 @@ mod tests {
         ] {
             let (spec, mut faults) = (serde_saphyr::from_str(text).unwrap(), Vec::new());
             check("a", &spec, url, &mut faults);
-            let told_of: Vec<_> = faults.iter().map(|it| format!("{}: {}", it.field, it.message)).collect();
-            assert!(told_of.len() == 1 && told_of[0].starts_with(told), "{text}: {told_of:?}");
+            let messages: Vec<_> =
+                faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
+            assert!(messages.len() == 1 && messages[0].starts_with(message), "{text}: {messages:?}");
         }
         let mut faults = Vec::new();
         let fine = "{ca: /ca, certificate: /c, keyFrom: {env: KEY}}";

@@ -112,7 +112,7 @@ fn no_ledger(path: &str) -> Option<StorePathError> {
     BESIDE.contains(&ending).then(|| StorePathError::KeptEnding(ending.to_owned()))
 }
 
-/// Without `.` and `..`.
+/// Resolves `.` and `..` in the path, without looking at the disk.
 pub fn without_dot_parts(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -163,23 +163,29 @@ mod tests {
             ("x.receipts", "ends with .receipts"),
             ("x.shipped", "ends with .shipped"),
         ] {
-            let told = faults("platform.db", &[path]);
-            assert!(told.len() == 1 && told[0].starts_with("spec.ledgers[0].path "), "{path}: {told:?}");
-            assert!(told[0].contains(expected), "{path}: {told:?}");
+            let messages = faults("platform.db", &[path]);
+            assert!(
+                messages.len() == 1 && messages[0].starts_with("spec.ledgers[0].path "),
+                "{path}: {messages:?}"
+            );
+            assert!(messages[0].contains(expected), "{path}: {messages:?}");
         }
-        let told = faults("cache/a.db", &[]);
+        let messages = faults("cache/a.db", &[]);
         assert!(
-            told[0].starts_with("spec.databases[0].sqlite.path `cache/a.db` is the controller's own"),
-            "{told:?}"
+            messages[0].starts_with("spec.databases[0].sqlite.path `cache/a.db` is the controller's own"),
+            "{messages:?}"
         );
     }
 
     #[test]
     fn two_ledgers_do_not_share_their_receipts() {
         for other in ["a.log", "./a.jsonl", "a", "b/../a.txt"] {
-            let told = faults("platform.db", &["a.jsonl", other]);
-            assert!(told.len() == 1 && told[0].starts_with("spec.ledgers[1].path "), "{other}: {told:?}");
-            assert!(told[0].contains("is of the ledger `l0` already"), "{other}: {told:?}");
+            let messages = faults("platform.db", &["a.jsonl", other]);
+            assert!(
+                messages.len() == 1 && messages[0].starts_with("spec.ledgers[1].path "),
+                "{other}: {messages:?}"
+            );
+            assert!(messages[0].contains("is of the ledger `l0` already"), "{other}: {messages:?}");
         }
         assert!(faults("a.receipts", &["a.jsonl"])[0].contains("a.receipts is of the database"));
     }

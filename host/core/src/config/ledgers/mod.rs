@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn wrong_settings_of_a_ledger_are_told_with_their_field() {
-        let told = faults(&json!([
+        let messages = faults(&json!([
             {"name": "a", "path": "a.jsonl", "rotate": {"size": "1Ki", "every": "1s"}},
             {"name": "b", "path": "b.jsonl", "signing": {"key": "other", "records": 0, "every": "1ms"}},
             {"name": "c", "path": "a-000012.jsonl"},
@@ -280,22 +280,22 @@ mod tests {
             "spec.ledgers[1].signing.every is less than 1s",
             "spec.ledgers[2].path is the name of a closed file of `a`",
         ];
-        assert_eq!(told.len(), expected.len(), "{told:#?}");
-        for (told, expected) in told.iter().zip(expected) {
-            assert!(told.starts_with(expected), "{told}");
+        assert_eq!(messages.len(), expected.len(), "{messages:#?}");
+        for (message, expected) in messages.iter().zip(expected) {
+            assert!(message.starts_with(expected), "{message}");
         }
     }
 
     #[test]
     fn wrong_settings_of_shipping_are_told_with_their_field() {
-        let ship = |more: serde_json::Value| {
+        let ship = |fields: serde_json::Value| {
             let mut ship = json!({"endpoint": "https://s3.example.com", "bucket": "trails",
                 "accessKeyFrom": {"env": "ACCESS"}, "secretKeyFrom": {"file": "/secrets/s3"}});
-            ship.as_object_mut().unwrap().append(&mut more.as_object().unwrap().clone());
+            ship.as_object_mut().unwrap().append(&mut fields.as_object().unwrap().clone());
             json!({"name": "a", "path": "a.jsonl", "rotate": {}, "ship": ship})
         };
         assert_eq!(faults(&json!([ship(json!({"prefix": "eu/a_1.", "keep": "90d"}))])), Vec::<String>::new());
-        for (more, expected) in [
+        for (fields, expected) in [
             (json!({"endpoint": "s3.example.com"}), "endpoint is no address"),
             (json!({"endpoint": "http://s3.example.com"}), "endpoint would send the files over plain http"),
             (json!({"endpoint": "https://a:b@s3.example.com"}), "endpoint holds a name"),
@@ -314,9 +314,9 @@ mod tests {
             (json!({"keep": "1s"}), "keep is less than 1m"),
             (json!({"secretKeyFrom": {"env": ""}}), "secretKeyFrom is empty"),
         ] {
-            let told = faults(&json!([ship(more)]));
+            let messages = faults(&json!([ship(fields)]));
             let expected = format!("spec.ledgers[0].ship.{expected}");
-            assert!(told.len() == 1 && told[0].starts_with(&expected), "{told:?} and {expected}");
+            assert!(messages.len() == 1 && messages[0].starts_with(&expected), "{messages:?} and {expected}");
         }
         let mut unrotated = ship(json!({}));
         unrotated.as_object_mut().unwrap().remove("rotate");
@@ -324,10 +324,10 @@ mod tests {
         let mut second = ship(json!({}));
         second["name"] = json!("b");
         second["path"] = json!("other/a.jsonl");
-        let told = faults(&json!([ship(json!({})), second]));
+        let messages = faults(&json!([ship(json!({})), second]));
         assert!(
-            told.len() == 1 && told[0].contains("ship.prefix gives files the same names as `a`"),
-            "{told:?}"
+            messages.len() == 1 && messages[0].contains("ship.prefix gives files the same names as `a`"),
+            "{messages:?}"
         );
     }
 
@@ -352,27 +352,27 @@ mod tests {
             "grants": {"keys": [{"name": "trail", "key": "seal"}]},
         }))
         .unwrap();
-        let told = plugin.check(&host);
-        assert!(told.iter().any(|fault| fault.message.contains("signs the ledger `a`")), "{told:?}");
+        let faults = plugin.check(&host);
+        assert!(faults.iter().any(|fault| fault.message.contains("signs the ledger `a`")), "{faults:?}");
     }
 
     #[test]
     fn a_key_that_nobody_uses_beside_a_ledger_that_nobody_signs_is_told() {
-        let told = |ledgers: &serde_json::Value, grants: &serde_json::Value| {
+        let warnings = |ledgers: &serde_json::Value, grants: &serde_json::Value| {
             let plugin =
                 json!({"module": {"file": "p.wasm"}, "subscribe": [{"source": "jobs"}], "grants": grants});
             let plugin: PluginSpec = serde_json::from_value(plugin).unwrap();
             host(ledgers).warnings(std::iter::once(&plugin))
         };
         let bare = json!([{"name": "a", "path": "a.jsonl"}]);
-        let [warning] = told(&bare, &json!({})).try_into().unwrap();
+        let [warning] = warnings(&bare, &json!({})).try_into().unwrap();
         assert_eq!(warning.field, "spec.ledgers[0].signing");
         assert!(warning.message.contains("write `signing: {key: seal}`"), "{}", warning.message);
         // A plugin that signs its own records uses the key, and so does another ledger.
-        assert_eq!(told(&bare, &json!({"keys": [{"name": "trail", "key": "seal"}]})), []);
+        assert_eq!(warnings(&bare, &json!({"keys": [{"name": "trail", "key": "seal"}]})), []);
         let signed = json!([bare[0], {"name": "b", "path": "b.jsonl", "signing": {"key": "seal"}}]);
-        assert_eq!(told(&signed, &json!({})), []);
-        assert_eq!(told(&json!([]), &json!({})), []);
+        assert_eq!(warnings(&signed, &json!({})), []);
+        assert_eq!(warnings(&json!([]), &json!({})), []);
     }
 
     #[test]

@@ -127,28 +127,28 @@ pub fn check(place: &str, spec: &ShipSpec, faults: &mut Vec<ManifestFault>) {
 }
 
 fn wrong_endpoint(spec: &ShipSpec) -> Option<String> {
-    let told = |message: &str| Some(message.to_owned());
+    let fault = |message: &str| Some(message.to_owned());
     let Ok(url) = Url::parse(&spec.endpoint) else {
-        return told("is no address: write one such as https://s3.eu-central-1.amazonaws.com");
+        return fault("is no address: write one such as https://s3.eu-central-1.amazonaws.com");
     };
     match url.scheme() {
         "https" => {}
         "http" if spec.allow_plain => {}
         "http" => {
-            return told(
+            return fault(
                 "would send the files over plain http: use https, or write `allowPlain: true` for a network that you trust",
             );
         }
-        _ => return told("is not an http or https address"),
+        _ => return fault("is not an http or https address"),
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return told("holds a name or a password: name them with `accessKeyFrom` and `secretKeyFrom`");
+        return fault("holds a name or a password: name them with `accessKeyFrom` and `secretKeyFrom`");
     }
     if !matches!(url.path(), "" | "/") || url.query().is_some() || url.fragment().is_some() {
-        return told("has more than a host and a port: the bucket and the prefix are fields of their own");
+        return fault("has more than a host and a port: the bucket and the prefix are fields of their own");
     }
     if !spec.path_style && url.domain().is_none() {
-        return told(
+        return fault(
             "is an address without a name, so the bucket can't stand before it: leave `pathStyle` out",
         );
     }

@@ -160,7 +160,7 @@ fn sort_members(value: Value) -> Value {
                 (_, value) => (name, sort_members(value)),
             };
             let mut fields: Vec<_> = fields.into_iter().map(field).collect();
-            fields.sort_by(|one, other| one.0.cmp(&other.0));
+            fields.sort_by(|first, second| first.0.cmp(&second.0));
             Value::Object(Map::from_iter(fields))
         }
         Value::Array(list) => list.into_iter().map(sort_members).collect(),

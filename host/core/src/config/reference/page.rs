@@ -32,12 +32,13 @@ fn is_list(field: &Value) -> bool {
 
 /// The required fields in the order of the type, then the others by name.
 fn ordered_fields(of: &Value) -> Vec<(&str, &Value)> {
-    let Some(all) = of["properties"].as_object() else { return Vec::new() };
+    let Some(properties) = of["properties"].as_object() else { return Vec::new() };
     let required: Vec<_> =
         of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let mut rest: Vec<_> = all.keys().map(String::as_str).filter(|name| !required.contains(name)).collect();
+    let mut rest: Vec<_> =
+        properties.keys().map(String::as_str).filter(|name| !required.contains(name)).collect();
     rest.sort_unstable();
-    required.into_iter().chain(rest).map(|name| (name, &all[name])).collect()
+    required.into_iter().chain(rest).map(|name| (name, &properties[name])).collect()
 }
 
 /// Each type with the paths of the fields that use it, in the order of the manifest.
@@ -195,9 +196,9 @@ const HEAD: &str = "| field | meaning | type | default | bounds | example |\n|--
 
 /// The values of an enum, each with its meaning.
 fn render_enum_values(of: &Value) -> String {
-    let value = |one: &Value| {
-        let about = one["description"].as_str().unwrap_or_default();
-        let text = match (one["const"].as_str(), one["properties"].as_object()) {
+    let value = |choice: &Value| {
+        let about = choice["description"].as_str().unwrap_or_default();
+        let text = match (choice["const"].as_str(), choice["properties"].as_object()) {
             (Some(word), _) => word.to_owned(),
             (None, Some(fields)) => {
                 let field = fields.iter().map(|(name, field)| match field_type_name(field) {
@@ -207,7 +208,7 @@ fn render_enum_values(of: &Value) -> String {
                 });
                 field.collect()
             }
-            (None, None) => panic!("the page does not know how to write {one}"),
+            (None, None) => panic!("the page does not know how to write {choice}"),
         };
         format!("- `{text}`: {about}\n")
     };

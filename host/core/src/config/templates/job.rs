@@ -66,14 +66,14 @@ impl OriginLabels<'_> {
         if !metadata["annotations"].is_object() {
             metadata["annotations"] = json!({});
         }
-        let all = [
+        let annotations = [
             (TEMPLATE, self.template),
             (CHANNEL, self.channel),
             (SUBMITTER, self.submitter),
             (SUBMISSION, self.submission),
             (REQUEST, self.request),
         ];
-        for (key, value) in all {
+        for (key, value) in annotations {
             metadata["annotations"][key] = value.into();
         }
         job

@@ -11,7 +11,7 @@ use crate::model::fault::shorten_text;
 /// A larger compiled pattern costs too much for each value.
 const PATTERN_BYTES: usize = 64 * 1024;
 /// How many bytes of a value a message quotes.
-const TOLD: usize = 80;
+const VALUE_SHOWN: usize = 80;
 
 /// One parameter of a template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,7 +116,8 @@ impl ParameterSpec {
         if text.len() > VALUE_BYTES {
             return Err(ValueError::TooLong);
         }
-        let other = |expected| ValueError::OtherType { given: shorten_text(&text, TOLD).into(), expected };
+        let other =
+            |expected| ValueError::OtherType { given: shorten_text(&text, VALUE_SHOWN).into(), expected };
         match self.kind {
             ParameterType::String => self.matching(given).map(Value::from),
             ParameterType::Int => {
@@ -140,7 +141,7 @@ impl ParameterSpec {
             }
             ParameterType::Choice if self.choices.contains(&text) => Ok(text.into()),
             ParameterType::Choice => Err(ValueError::NotOffered {
-                given: shorten_text(&text, TOLD).into(),
+                given: shorten_text(&text, VALUE_SHOWN).into(),
                 choices: self.choices.join(", "),
             }),
         }
@@ -151,9 +152,10 @@ impl ParameterSpec {
         let Some(pattern) = &self.pattern else { return Ok(text.clone()) };
         match compile_whole_text_pattern(pattern)?.is_match(text) {
             true => Ok(text.clone()),
-            false => {
-                Err(ValueError::NoMatch { given: shorten_text(text, TOLD).into(), pattern: pattern.clone() })
-            }
+            false => Err(ValueError::NoMatch {
+                given: shorten_text(text, VALUE_SHOWN).into(),
+                pattern: pattern.clone(),
+            }),
         }
     }
 
@@ -173,9 +175,9 @@ impl ParameterSpec {
         let mut faults = Vec::new();
         let is_choice = self.kind == ParameterType::Choice;
         if is_choice == self.choices.is_empty() {
-            let told =
+            let message =
                 if is_choice { "is empty: a choice offers values" } else { "is for the type `choice`" };
-            faults.push(("choices", told.to_owned()));
+            faults.push(("choices", message.to_owned()));
         }
         if let Some(pattern) = &self.pattern {
             match self.kind {
@@ -205,23 +207,23 @@ impl ParameterSpec {
         faults
     }
 
-    /// Converts the value to the type of the value `there`. `None` if it does not fit.
-    pub(super) fn fit_to_type_of(&self, value: &Value, there: &Value) -> Option<Value> {
-        match (there, value) {
+    /// Converts the value to the type of the value `example`. `None` if it does not fit.
+    pub(super) fn fit_to_type_of(&self, value: &Value, example: &Value) -> Option<Value> {
+        match (example, value) {
             (Value::String(_), value) => Some(plain_text(value).into()),
             (Value::Number(_), Value::Number(_)) | (Value::Bool(_), Value::Bool(_)) => Some(value.clone()),
             _ => None,
         }
     }
 
-    /// Whether every value of this type fits in the place of `there`.
-    pub(super) fn fits_place_of(&self, there: &Value) -> bool {
+    /// Whether every value of this type fits in the place of `present`.
+    pub(super) fn fits_place_of(&self, present: &Value) -> bool {
         let example = match self.kind {
             ParameterType::Int | ParameterType::Number => Value::from(1),
             ParameterType::Bool => true.into(),
             ParameterType::String | ParameterType::Quantity | ParameterType::Choice => "".into(),
         };
-        self.fit_to_type_of(&example, there).is_some()
+        self.fit_to_type_of(&example, present).is_some()
     }
 }
 
@@ -231,7 +233,10 @@ fn compile_whole_text_pattern(pattern: &str) -> Result<Regex, ValueError> {
     // The pattern is compiled alone first: unbalanced brackets would change the meaning of the text around
     // it.
     let built = build(pattern).and_then(|_| build(&format!("^(?:{pattern})$")));
-    built.map_err(|source| ValueError::BadPattern { pattern: shorten_text(pattern, TOLD).into(), source })
+    built.map_err(|source| ValueError::BadPattern {
+        pattern: shorten_text(pattern, VALUE_SHOWN).into(),
+        source,
+    })
 }
 
 fn text_of(value: &Value) -> Option<String> {
@@ -315,7 +320,9 @@ mod tests {
         ] {
             match (parameter(spec).accept_value(&given), taken) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
-                (Err(told), Err(part)) => assert!(told.to_string().contains(part), "{spec} {given}: {told}"),
+                (Err(error), Err(part)) => {
+                    assert!(error.to_string().contains(part), "{spec} {given}: {error}")
+                }
                 (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
             }
         }

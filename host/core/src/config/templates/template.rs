@@ -12,13 +12,13 @@ use crate::model::kinds::is_name;
 use crate::project::JsonPointer;
 use crate::redact::RedactionRules;
 
-/// The controller sets these fields.
-const KEPT: [&str; 5] =
+/// Fields that the controller sets. No parameter may change them.
+const CONTROLLER_FIELDS: [&str; 5] =
     ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace", "/metadata/generateName"];
 /// The prefix of the controller's annotations.
-const OURS: &str = "/metadata/annotations/kubewitness.dev";
+const ANNOTATION_PREFIX: &str = "/metadata/annotations/kubewitness.dev";
 /// How many bytes of an unknown name a message quotes.
-const TOLD: usize = 80;
+const NAME_SHOWN: usize = 80;
 
 /// A Job that people submit by filling in its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,15 +51,15 @@ impl TemplateSpec {
         let mut faults = Vec::new();
         let mut fault = |field: String, message: String| faults.push(ManifestFault { field, message });
         if self.manifest["apiVersion"] != "batch/v1" || self.manifest["kind"] != "Job" {
-            let told = "is no Job of batch/v1: write one, with example values at the places of parameters";
-            fault("spec.manifest".into(), told.into());
+            let message = "is no Job of batch/v1: write one, with example values at the places of parameters";
+            fault("spec.manifest".into(), message.into());
         }
         if self.about.len() > TEXT_BYTES {
             fault("spec.about".into(), format!("is longer than {TEXT_BYTES} bytes"));
         }
         for (index, namespace) in self.namespaces.iter().enumerate().filter(|(_, name)| !is_name(name)) {
-            let told = format!("`{}` is no namespace's name", shorten_text(namespace, TOLD));
-            fault(format!("spec.namespaces[{index}]"), told);
+            let message = format!("`{}` is no namespace's name", shorten_text(namespace, NAME_SHOWN));
+            fault(format!("spec.namespaces[{index}]"), message);
         }
         if self.parameters.len() > PARAMETERS_MOST {
             fault("spec.parameters".into(), format!("has more than {PARAMETERS_MOST} parameters"));
@@ -68,11 +68,11 @@ impl TemplateSpec {
         for (index, parameter) in self.parameters.iter().enumerate().take(PARAMETERS_MOST) {
             let at = format!("spec.parameters[{index}]");
             if !is_name(&parameter.name) || !names.insert(&parameter.name) {
-                let told = format!(
+                let message = format!(
                     "`{}` is no name, or another parameter's: use lower-case letters, digits and dashes",
-                    shorten_text(&parameter.name, TOLD)
+                    shorten_text(&parameter.name, NAME_SHOWN)
                 );
-                fault(format!("{at}.name"), told);
+                fault(format!("{at}.name"), message);
             }
             for (list, most) in [(&parameter.choices, CHOICES_MOST), (&parameter.places, PLACES_MOST)] {
                 if list.len() > most {
@@ -93,7 +93,7 @@ impl TemplateSpec {
                     true => self.wrong_place(parameter, place),
                     false => Some("is the place of two values: keep one".into()),
                 };
-                wrong.into_iter().for_each(|told| fault(format!("{at}.places[{number}]"), told));
+                wrong.into_iter().for_each(|message| fault(format!("{at}.places[{number}]"), message));
             }
         }
         faults
@@ -103,16 +103,16 @@ impl TemplateSpec {
         if let Err(error) = JsonPointer::parse(place) {
             return Some(error.to_string());
         }
-        if KEPT.contains(&place) || place.starts_with(OURS) {
+        if CONTROLLER_FIELDS.contains(&place) || place.starts_with(ANNOTATION_PREFIX) {
             return Some(format!("`{place}` is set by the controller: choose another place"));
         }
         match self.manifest.pointer(place) {
             None => Some(format!(
                 "the manifest has nothing at `{place}`: write an example value there, which says of what type it is"
             )),
-            Some(there) if !parameter.fits_place_of(there) => Some(format!(
+            Some(example) if !parameter.fits_place_of(example) => Some(format!(
                 "at `{place}` stands {}, and no value of this parameter is one",
-                match there {
+                match example {
                     Value::Null => "nothing",
                     Value::Bool(_) => "true or false",
                     Value::Number(_) => "a number",
@@ -127,8 +127,8 @@ impl TemplateSpec {
 
     /// The value that a form shows first.
     pub fn initial_value<'a>(&'a self, parameter: &'a ParameterSpec) -> Option<&'a Value> {
-        let there = || parameter.places.first().and_then(|place| self.manifest.pointer(place));
-        parameter.default.as_ref().or_else(|| if parameter.required { None } else { there() })
+        let value_in_manifest = || parameter.places.first().and_then(|place| self.manifest.pointer(place));
+        parameter.default.as_ref().or_else(|| if parameter.required { None } else { value_in_manifest() })
     }
 
     /// The parameters whose default or manifest value is a secret by these rules. These values are not shown.
@@ -155,10 +155,10 @@ impl TemplateSpec {
         for parameter in &self.parameters {
             let Some(default) = &parameter.default else { continue };
             for place in &parameter.places {
-                if let Some(there) = job.pointer_mut(place)
-                    && let Some(fitted) = parameter.fit_to_type_of(default, there)
+                if let Some(example) = job.pointer_mut(place)
+                    && let Some(fitted) = parameter.fit_to_type_of(default, example)
                 {
-                    *there = fitted;
+                    *example = fitted;
                 }
             }
         }
@@ -172,8 +172,8 @@ impl TemplateSpec {
         for name in given.keys().filter(|name| !self.parameters.iter().any(|p| &p.name == *name)) {
             let known: Vec<_> = self.parameters.iter().map(|p| p.name.as_str()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-            let told = format!("is no parameter of this template; it has {known}");
-            faults.push(fault(&shorten_text(name, TOLD), told));
+            let message = format!("is no parameter of this template; it has {known}");
+            faults.push(fault(&shorten_text(name, NAME_SHOWN), message));
         }
         for parameter in &self.parameters {
             let name = &parameter.name;
@@ -190,8 +190,8 @@ impl TemplateSpec {
                 }
             };
             for place in &parameter.places {
-                let fitted = job.pointer_mut(place).and_then(|there| {
-                    *there = parameter.fit_to_type_of(&value, there)?;
+                let fitted = job.pointer_mut(place).and_then(|example| {
+                    *example = parameter.fit_to_type_of(&value, example)?;
                     Some(())
                 });
                 if fitted.is_none() {
@@ -289,9 +289,10 @@ mod tests {
     fn all_faults_of_the_values_are_told_by_parameter() {
         let faults =
             good().fill_template(&given(&[("workers", json!(99)), ("colour", json!("red"))])).unwrap_err();
-        let told: Vec<_> = faults.iter().map(|fault| (fault.parameter.as_str(), &*fault.message)).collect();
+        let messages: Vec<_> =
+            faults.iter().map(|fault| (fault.parameter.as_str(), &*fault.message)).collect();
         assert_eq!(
-            told,
+            messages,
             [
                 ("colour", "is no parameter of this template; it has workers, epochs, image"),
                 ("workers", "is more than 8"),
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn a_template_with_a_fault_is_refused_by_its_field() {
         let place = |place: &str| json!([{"name": "a", "type": "int", "places": [place]}]);
-        for (parameters, field, told) in [
+        for (parameters, field, message) in [
             (place("/spec/nothing"), "spec.parameters[0].places[0]", "has nothing at"),
             (place("/metadata/name"), "spec.parameters[0].places[0]", "set by the controller"),
             (place("/kind"), "spec.parameters[0].places[0]", "set by the controller"),
@@ -334,7 +335,7 @@ mod tests {
             ),
         ] {
             let faults = template(&parameters).check();
-            let found = faults.iter().any(|fault| fault.field == field && fault.message.contains(told));
+            let found = faults.iter().any(|fault| fault.field == field && fault.message.contains(message));
             assert!(found, "{parameters}: {faults:?}");
         }
         let pod =

@@ -52,8 +52,8 @@ mod tests {
             "/spec/args/token",
             "/data/api-key",
         ] {
-            let told = asked(pointer, "x").unwrap_err().to_string();
-            assert!(told.contains("the index `it` is of a place that redaction hides"), "{told}");
+            let error = asked(pointer, "x").unwrap_err().to_string();
+            assert!(error.contains("the index `it` is of a place that redaction hides"), "{error}");
         }
         assert!(asked("/spec/url", "redis://u:hush@h").is_err(), "the key itself has a password");
         for pointer in ["/spec/schedulerName", "/spec/codes", "/spec/env/EPOCHS"] {

@@ -170,7 +170,7 @@ impl IndexSet {
         outline: &ObjectOutline,
         mut part: impl FnMut(u64, usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let all = (1u64 << self.places.len()) - 1;
+        let all_places = (1u64 << self.places.len()) - 1;
         let mut of_top = 0;
         for member in outline.outlined_members(document) {
             if member.is_inner {
@@ -180,7 +180,7 @@ impl IndexSet {
                 }
                 continue;
             }
-            of_top = self.paths_below(all, 0, |token| member.key.equals_bytes(token.as_bytes()));
+            of_top = self.paths_below(all_places, 0, |token| member.key.equals_bytes(token.as_bytes()));
             // The members of an object follow it.
             if of_top != 0 && !member.value.starts_with(b"{") {
                 part(of_top, 1, member.value)?;
@@ -305,15 +305,15 @@ fn index_owners(
 
 /// Reads one scalar, or each scalar of an array.
 fn for_each_scalar(value: &mut JsonScanner<'_>, found: &mut dyn FnMut(&str)) -> Result<(), ProjectError> {
-    let mut one = |value: &mut JsonScanner<'_>| {
+    let mut read_scalar = |value: &mut JsonScanner<'_>| {
         if let Some(text) = scalar_text(value)? {
             found(&text);
         }
         Ok(())
     };
     match value.peek_byte() {
-        b'[' => value.for_each_element(one),
-        _ => one(value),
+        b'[' => value.for_each_element(read_scalar),
+        _ => read_scalar(value),
     }
 }
 

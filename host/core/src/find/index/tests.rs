@@ -95,10 +95,10 @@ fn a_pointer_into_what_another_index_reads_is_read_too() {
 
 #[test]
 fn what_is_no_pointer_says_so() {
-    for (text, what) in
+    for (text, message) in
         [("", "is empty"), ("spec/x", "begins with `/`"), ("/a~2", "after `~`"), ("/a~", "after `~`")]
     {
-        assert!(JsonPointer::parse(text).unwrap_err().to_string().contains(what), "{text}");
+        assert!(JsonPointer::parse(text).unwrap_err().to_string().contains(message), "{text}");
     }
     assert!(JsonPointer::parse(&"/a".repeat(65)).unwrap_err().to_string().contains("65 levels"));
     assert_eq!(JsonPointer::parse("/a~1b/m~0n").unwrap().to_string(), "/a~1b/m~0n");

@@ -53,7 +53,7 @@ fn every_form_that_kubectl_takes_means_what_it_means_there() {
 
 #[test]
 fn an_error_says_where_and_what() {
-    for (text, at, what) in [
+    for (text, at, message) in [
         ("a=b,", 4, "the key of a label"),
         (",a", 0, "the key of a label"),
         ("a=b c", 4, "a comma or the end"),
@@ -70,7 +70,7 @@ fn an_error_says_where_and_what() {
     ] {
         let error = LabelSelector::parse(text).unwrap_err();
         assert_eq!(error.at, at, "{text}: {error}");
-        assert!(error.message.contains(what), "{text}: {error}");
+        assert!(error.message.contains(message), "{text}: {error}");
     }
     let error = LabelSelector::parse("a=b,c in x").unwrap_err().to_string();
     assert_eq!(error, "at character 10: expected `(` with the values after `in`");

@@ -1,6 +1,7 @@
-//! A plugin, its journal and its database in memory. The database loses the newest of what it has done at any moment,
-//! with or without a crash of the controller. At the end each state must have been applied once, and the loss of a tick
-//! must be a gap. A database that has lost nothing is never said to have, also beside an older copy of the journal.
+//! Model test: a plugin, its journal and its database in memory. The database may lose its newest commits at
+//! any moment, with or without a crash of the controller. At the end, each state must have been applied once,
+//! and each lost tick must be reported as a gap. A database that has lost nothing is never reported as lossy,
+//! not even beside an older copy of the journal.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::ports::PluginProgress;
 use crate::state::Seq;
 
 const STATES: Seq = 40;
-/// The newest commits whose receipts are not removed.
+/// The number of newest commits whose receipts are not pruned.
 const KEPT: usize = 3;
 
 #[derive(Clone, Debug)]
@@ -20,7 +21,7 @@ enum DatabaseChange {
         commit: NotedCommit,
         states: Vec<Seq>,
     },
-    /// Receipts up to a position are removed, of commits before a moment.
+    /// Receipts up to a position are pruned, if their commits are older than a moment.
     Prune {
         through: Seq,
         before_ms: u64,
@@ -29,7 +30,7 @@ enum DatabaseChange {
 
 type ModelReceipts = BTreeMap<String, (NotedCommit, Vec<Seq>)>;
 
-/// The database as all that it has done, so that it can lose the newest of it.
+/// The database as the list of its changes, so that it can lose the newest of them.
 #[derive(Clone, Debug, Default)]
 struct ModelDatabase(Vec<DatabaseChange>);
 
@@ -110,7 +111,7 @@ struct ModelCall {
 enum CallFate {
     #[default]
     Open,
-    /// All its states have receipts: nothing is committed.
+    /// All states of the call have receipts, so nothing is committed.
     Needless,
     Sent(CommitTicket, NotedCommit),
 }
@@ -193,13 +194,13 @@ impl ModelWorld {
         let ModelCall { states, fate } = self.calls.remove(at);
         match fate {
             CallFate::Sent(ticket, commit) => self.note((ticket, commit)),
-            // It notes what the database showed.
+            // The frontier notes the commits that the database reported.
             _ => self.journal.note = self.frontier.newest_commits().cloned().collect(),
         }
         self.journal.finished.extend(states);
     }
 
-    /// It may end before its answer arrives.
+    /// Ends the call, possibly before its answer arrives.
     fn tick(&mut self, is_answered: bool) {
         let sent = self.commit(Vec::new(), true);
         if is_answered {
@@ -215,7 +216,8 @@ impl ModelWorld {
         self.database.0.push(DatabaseChange::Prune { through, before_ms });
     }
 
-    /// The connection ends, and perhaps the controller. The database has lost this much. Returns whether a gap was noted.
+    /// Breaks the connection, and perhaps stops the controller. The database loses its newest `lost` changes.
+    /// Returns whether a gap was noted.
     fn lose(&mut self, changes: usize, crashes: bool) -> bool {
         self.database.0.truncate(self.database.0.len().saturating_sub(changes));
         self.calls.clear();
@@ -342,7 +344,7 @@ proptest! {
             }
             let rows = world.database.rows();
             for seq in &world.saved.finished {
-                // Until the next connection is made nobody can know.
+                // The loss is detected only when the next connection is made.
                 prop_assert!(rows.get(seq).is_none_or(|count| *count == 1), "{} twice", seq);
             }
         }

@@ -1,4 +1,4 @@
-//! The machine between a disk that loses what is not kept, and a receiver that counts.
+//! Tests of the state machine between a disk that loses unsynced writes and a receiver that counts requests.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const TO: [(&str, Repeat); 2] = [("http:people", Repeat::InDoubt), ("http:bank", Repeat::Never)];
 
-/// Where a kill falls in a call: at this request, and how far that one is.
+/// The moment of a kill within a call: at which request, and how far that request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum KillPoint {
     Noted(usize),
@@ -31,7 +31,7 @@ struct PluginCall {
     requests: usize,
     end: TestedEnd,
     kill: Option<KillPoint>,
-    /// Whether the verdicts before it are saved by then.
+    /// Whether the earlier verdicts are saved by then.
     is_saved: bool,
 }
 
@@ -52,11 +52,11 @@ fn call() -> impl Strategy<Value = PluginCall> {
 struct RequestWorld {
     machine: RequestNotes,
     disk: BTreeMap<String, Vec<u8>>,
-    /// Written with the next transaction.
+    /// Writes that wait for the next transaction.
     behind: Vec<KvWrite>,
-    /// Written with the verdicts, which may be later than what the next calls note.
+    /// Removals that wait for the verdicts, possibly until after the notes of later calls.
     removals: Vec<KvWrite>,
-    /// By state, destination, number and try of the state.
+    /// By state, destination, number, and try of the state.
     received: HashMap<(Seq, usize, usize, u32), u32>,
     tries: HashMap<Seq, u32>,
     doubled: u32,
@@ -91,7 +91,7 @@ impl RequestWorld {
         assert!(*times == 1 || TO[call.to].1 == Repeat::InDoubt, "sent twice: {call:?}");
     }
 
-    /// `false`: the process is killed in it.
+    /// Returns `false` if the process is killed during the request.
     fn request(&mut self, call: PluginCall, nth: usize, used: &mut BTreeSet<u64>) -> Result<bool, ()> {
         let (to, repeat) = TO[call.to];
         let asked = asked(call.seq, to, nth as u32);
@@ -151,13 +151,13 @@ impl RequestWorld {
         if end == TestedEnd::Trap {
             return;
         }
-        // A call ends once its answers are kept.
+        // A call ends once its answers are stored.
         self.keep(Vec::new());
         let removals = self.machine.remove_finished_notes(&[call.seq]);
         if call.kill == Some(KillPoint::BeforeTheSave) {
             return self.kill();
         }
-        // What comes next is another request, whoever asks for it.
+        // Any later request of the state is another try.
         *self.tries.entry(call.seq).or_default() += 1;
         self.removals.extend(removals);
     }

@@ -12,9 +12,9 @@ use super::{DOCUMENT_BYTES, DocumentError};
 const WORD: usize = 8;
 /// How far the walk looks for the end of a value that was replaced by one of equal length.
 const REPLACED: usize = 48;
-/// The most bytes of the base that are skipped at one place.
+/// The most bytes of the base that one record skips.
 const LEFT_OUT: usize = 1024;
-/// As many are looked at first: most values are short, and few bytes are soon looked at.
+/// The length of the first, cheap search: most values are short.
 const NEAR: usize = 96;
 /// The base has a candidate for continuing the walk at every so many bytes.
 const STEP: usize = 4;
@@ -77,7 +77,7 @@ fn is_met(base: &[u8], left_out: usize, document: &[u8], put_in: usize) -> bool 
     word_at(base, left_out).is_some_and(|here| word_at(document, put_in) == Some(here))
 }
 
-/// The same for texts of different lengths, of which `left_out` bytes of the base at most are left out.
+/// [`next_meeting`] for texts of different lengths, which skips at most `left_out` bytes of the base.
 fn other_length(base: &[u8], document: &[u8], most: usize, left_out: usize) -> Option<(usize, usize)> {
     let slot = |word: u64| (word.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - SLOTS.ilog2())) as usize;
     // The offset in the base of each word, plus one, so that 0 means none.

@@ -37,9 +37,9 @@ mod tests {
 
     use super::*;
 
-    fn is_same(one: &Value, other: &Value) -> bool {
+    fn is_same(first: &Value, other: &Value) -> bool {
         let of = |value: &Value| compare_form(value.to_string().as_bytes()).unwrap();
-        of(one) == of(other)
+        of(first) == of(other)
     }
 
     #[test]

@@ -11,8 +11,8 @@ const KNOWN: usize = 256;
 /// The nearest known name, if it takes few changed, added, removed or exchanged characters.
 pub fn nearest_name<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.to_lowercase();
-    let known = known.into_iter().filter(|one| !one.is_empty());
-    let near = known.map(|one| (edit_distance(&name, &one.to_lowercase()), one)).min()?;
+    let known = known.into_iter().filter(|name| !name.is_empty());
+    let near = known.map(|candidate| (edit_distance(&name, &candidate.to_lowercase()), candidate)).min()?;
     // In a short name, more than half must match: otherwise it would be near to everything.
     let length = name.chars().take(COMPARED).count();
     let most = 2.max(length / 3).min(length.saturating_sub(1) / 2);
@@ -28,8 +28,8 @@ pub fn with_nearest(message: &str) -> String {
 /// Reads a message such as ``unknown field `rotat`, expected `path` or `rotate` ``. The unknown name may have
 /// any character; the known names are those of types.
 fn of_serde(message: &str) -> Option<String> {
-    let (told, known) = message.strip_prefix("unknown ")?.rsplit_once("`, expected ")?;
-    let (_, name) = told.split_once('`')?;
+    let (wrong_name, known) = message.strip_prefix("unknown ")?.rsplit_once("`, expected ")?;
+    let (_, name) = wrong_name.split_once('`')?;
     let near = nearest_name(name, known.split('`').skip(1).step_by(2))?;
     Some(format!("{message}: is `{near}` meant?"))
 }
@@ -37,13 +37,13 @@ fn of_serde(message: &str) -> Option<String> {
 /// Reads a message such as `` `slak` is no channel; there are mail, slack ``. The braces of a placeholder are
 /// not part of its name.
 fn of_list(message: &str) -> Option<String> {
-    let (told, known) = message.rsplit_once("; there are ").or_else(|| message.rsplit_once("; it has "))?;
-    let (_, quoted) = told.split_once('`')?;
+    let (head, known) = message.rsplit_once("; there are ").or_else(|| message.rsplit_once("; it has "))?;
+    let (_, quoted) = head.split_once('`')?;
     let (quoted, _) = quoted.rsplit_once('`')?;
     let name = quoted.trim_matches(['{', '}']);
     let (known, _) = known.split_once(", and ").unwrap_or((known, ""));
     let near = nearest_name(name, known.split(", ").take(KNOWN))?;
-    Some(format!("{told}: is `{}` meant?", quoted.replace(name, near)))
+    Some(format!("{head}: is `{}` meant?", quoted.replace(name, near)))
 }
 
 fn edit_distance(one: &str, other: &str) -> usize {
@@ -88,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_refusal_of_an_unknown_name_says_which_one_is_meant() {
-        let told = "unknown field `rotat`, expected one of `name`, `path`, `rotate`";
-        assert_eq!(with_nearest(told), format!("{told}: is `rotate` meant?"));
+        let message = "unknown field `rotat`, expected one of `name`, `path`, `rotate`";
+        assert_eq!(with_nearest(message), format!("{message}: is `rotate` meant?"));
         for other in ["unknown field `zzzzzz`, expected `path`", "missing field `path`", "`a` is no `b`"] {
             assert_eq!(with_nearest(other), other);
         }
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_list_of_what_there_is_becomes_the_name_that_is_meant() {
-        for (told, expected) in [
+        for (message, expected) in [
             ("`slak` is no channel; there are slack, mail", "`slak` is no channel: is `slack` meant?"),
             (
                 "the controller has no key `sael`; it has seal",
@@ -108,7 +108,7 @@ mod tests {
                 "`{{nmae}}` is not known: is `{{name}}` meant?",
             ),
         ] {
-            assert_eq!(with_nearest(told), expected);
+            assert_eq!(with_nearest(message), expected);
         }
         for other in [
             "`Great` is no phase; there are Queued, Failed",
@@ -124,11 +124,11 @@ mod tests {
     #[test]
     fn a_name_with_a_backtick_is_no_list_of_known_names() {
         for name in ["rot`at", "`rotat`", "` or `", "a`, expected `b`, `"] {
-            let told = format!("unknown field `{name}`, expected `path` or `rotate`");
-            assert!(!with_nearest(&told).contains("is `` meant"), "{}", with_nearest(&told));
+            let message = format!("unknown field `{name}`, expected `path` or `rotate`");
+            assert!(!with_nearest(&message).contains("is `` meant"), "{}", with_nearest(&message));
         }
-        let told = "unknown field `rot`ate`, expected `path` or `rotate`";
-        assert_eq!(with_nearest(told), format!("{told}: is `rotate` meant?"));
+        let message = "unknown field `rot`ate`, expected `path` or `rotate`";
+        assert_eq!(with_nearest(message), format!("{message}: is `rotate` meant?"));
         assert_eq!(
             with_nearest("`sl`ack` is no channel; there are slack"),
             "`sl`ack` is no channel: is `slack` meant?"

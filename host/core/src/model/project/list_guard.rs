@@ -14,8 +14,8 @@ pub const LIST_ITEMS: u64 = 10_000_000;
 pub const LIST_BYTES: u64 = 64 << 30;
 /// Pages hold hundreds of objects. A server that filters after reading sends some empty ones.
 pub const LIST_PAGES: u64 = 100_000;
-/// The count that a server sends with its first page is an estimate. For collections that grow while they are
-/// listed, twice that and this many more objects are accepted.
+/// The slack over the server's estimate: the first page estimates the number of further objects. For
+/// collections that grow while they are listed, twice the estimate and this many more objects are accepted.
 pub const UNCOUNTED_ITEMS: u64 = 10_000;
 
 /// Why a list is aborted. The caller that shows it adds the source's name.
@@ -128,9 +128,9 @@ mod tests {
         let mut guard = ListGuard::default();
         let bytes = usize::try_from(LIST_BYTES).unwrap();
         guard.count_objects(1, bytes).unwrap();
-        let told = guard.count_objects(1, 1).unwrap_err();
-        assert_eq!(told, EndlessList::Bytes(LIST_BYTES));
-        assert!(told.to_string().contains("remove the source"), "{told}");
+        let error = guard.count_objects(1, 1).unwrap_err();
+        assert_eq!(error, EndlessList::Bytes(LIST_BYTES));
+        assert!(error.to_string().contains("remove the source"), "{error}");
     }
 
     #[test]

@@ -324,7 +324,7 @@ impl<'a> EnvelopeReader<'a> {
             (!envelope.uid.is_empty(), "metadata.uid"),
             (!envelope.resource_version.is_empty(), "metadata.resourceVersion"),
         ];
-        match required.iter().find(|(there, _)| !there) {
+        match required.iter().find(|(is_present, _)| !is_present) {
             Some((_, field)) => Err(ProjectError::Missing(field)),
             None if envelope.resource_version.len() > VERSION_BYTES => Err(ProjectError::LongVersion),
             None => Ok(envelope),

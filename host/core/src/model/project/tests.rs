@@ -1,4 +1,4 @@
-//! Tests of the scanner and of what is read from frames and pages.
+//! Tests of the scanner, and of reading frames and pages.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -217,7 +217,7 @@ fn a_list_page_gives_its_items_as_they_came() {
     assert_eq!(list_page(br#"{"items":[]}"#), Err(ProjectError::Missing("metadata.resourceVersion")));
 }
 
-/// Each member, with the member that contains it.
+/// Each member with the member that contains it.
 fn outlined(outline: &ObjectOutline, object: &[u8]) -> Vec<(String, String, Value)> {
     let (mut top, mut members) = (String::new(), Vec::new());
     for found in outline.outlined_members(object) {

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
-/// By party. It has the parties that ask right now, and at times some that have just finished.
+/// The concurrency limit of each party. The map has the parties with requests in progress, and briefly some
+/// whose requests have just ended.
 pub struct PartyShares<P> {
     each: usize,
     asking: Mutex<HashMap<P, Weak<Semaphore>>>,
@@ -22,7 +23,7 @@ impl<P: Clone + Eq + Hash> PartyShares<P> {
         self.semaphore_of(party).acquire_owned().await
     }
 
-    /// The same for several places at once. The caller must not ask for more than a party has.
+    /// Takes several places at once. The caller must not ask for more than a party has.
     pub async fn take_many(&self, party: &P, places: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
         self.semaphore_of(party).acquire_many_owned(places).await
     }

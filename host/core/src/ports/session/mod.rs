@@ -269,7 +269,7 @@ pub trait EffectSession: Send {
         Vec::new()
     }
 
-    /// The writes of the save that has these verdicts, if the call itself is rolled back.
+    /// The writes to save with these verdicts if the call itself is rolled back.
     fn writes_if_undone(&mut self, _seqs: &[Seq]) -> Vec<KvWrite> {
         Vec::new()
     }

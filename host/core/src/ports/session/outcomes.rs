@@ -1,5 +1,6 @@
-//! Host → capability: why objects ended badly, for a plugin that is granted it. A plugin asks, and is handed nothing: when a
-//! state is handed over, the states of the pods that explain it may still be on their way.
+//! The port through which a plugin with the grant `outcomes` asks why objects ended badly. Outcomes are
+//! queried and not delivered: when a state is delivered, the states of the pods that explain it may still be
+//! in transit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use crate::ports::JournalError;
 use crate::state::{ObjectRef, Seq, State};
 use crate::views::{Cause, CauseKind};
 
-/// A place in the order of explanations. Where the host no longer knows its line, that order has begun anew.
+/// A position in the order of explanations. If the host no longer knows its line, the order has started over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutcomePlace {
     pub line: String,
     pub number: u64,
 }
 
-/// Asks for the outcomes of some sources that changed after a place.
+/// A query for the outcomes of some sources that changed after a position.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeQuestion {
     pub sources: BTreeSet<String>,
-    /// `None`: from the oldest on.
+    /// `None` starts at the oldest.
     pub after: Option<OutcomePlace>,
     pub limit: usize,
 }
@@ -33,9 +34,9 @@ pub struct ChangedOutcome {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    /// The position of the state with which the object ended.
+    /// The position of the object's end state.
     pub seq: Seq,
-    /// `None`: the object goes on after all.
+    /// `None` if the object continues after all.
     pub kind: Option<CauseKind>,
 }
 
@@ -46,11 +47,11 @@ pub struct OutcomeChanges {
     /// Where the next page begins.
     pub next: OutcomePlace,
     pub has_more: bool,
-    /// The place of the question is not one of this line, so the page begins with the oldest.
+    /// Whether the page starts at the oldest outcome because the position belongs to another line.
     pub is_restarted: bool,
 }
 
-/// The same for a plugin, with the next place as a text.
+/// An [`OutcomeChanges`] for a plugin: the next position is a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutcomePage {
     pub outcomes: Vec<ChangedOutcome>,
@@ -59,64 +60,64 @@ pub struct OutcomePage {
     pub is_restarted: bool,
 }
 
-/// The outcome of one object, as the host keeps it.
+/// The outcome of one object, as the host stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptOutcome {
-    /// It has not ended badly, or nothing is known of it.
+    /// The object has not ended badly, or is unknown.
     Nothing,
-    /// It is about to be explained.
+    /// The explanation is pending.
     Pending,
     /// It was explained.
     Explained { seq: Seq, kind: CauseKind },
 }
 
-/// The states that an explanation is made of, with their secrets. Each list is oldest first.
+/// The states from which an explanation is made, with their secrets. Each list is oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct OutcomeStory {
     pub states: Vec<Arc<State>>,
-    /// Those of the objects that it owns.
+    /// The states of the objects that it owns.
     pub related: Vec<Arc<State>>,
-    /// The newest state of each Event about them.
+    /// The newest state of each Event about these objects.
     pub events: Vec<Arc<State>>,
-    /// Older states exist that are not here.
+    /// Whether older states exist that are not included.
     pub is_cut: bool,
 }
 
-/// An explanation, as a plugin is given it.
+/// An explanation as a plugin receives it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainedOutcome {
     pub object: ObjectRef,
-    /// The position of the state with which it ended, and when that was observed.
+    /// The position of the object's end state, and when that state was observed.
     pub seq: Seq,
     pub ended_ms: u64,
-    /// How it ended, in a clause.
+    /// A clause that says how it ended.
     pub headline: String,
-    /// The same, with how long it waited and ran.
+    /// The headline, with how long the object waited and ran.
     pub sentence: String,
     pub doubt: String,
     pub cause: Cause,
 }
 
-/// The answer to a plugin that asks about one object.
+/// The answer to a plugin's question about one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutcomeFinding {
-    /// It has not ended badly, or nothing is known of it.
+    /// The object has not ended badly, or is unknown.
     Nothing,
-    /// It is about to be explained: the plugin asks again.
+    /// The explanation is pending: the plugin asks again.
     Pending,
     Explained(Box<ExplainedOutcome>),
 }
 
-/// Finds out why objects ended badly.
+/// Finds why objects ended badly.
 #[async_trait]
 pub trait OutcomeFinder: Send + Sync {
     async fn outcome_changes(&self, question: ChangeQuestion) -> Result<OutcomeChanges, JournalError>;
-    /// The outcome of an object of a source. It waits a moment for what the journal has more.
+    /// The outcome of an object of a source. It waits briefly for the index to catch up with the journal.
     async fn kept_outcome(&self, source: &str, uid: &str) -> Result<KeptOutcome, JournalError>;
     async fn outcome_story(&self, uid: &str) -> Result<OutcomeStory, JournalError>;
 }
 
-/// Knows of no outcome: where no index is kept, as in a trial.
+/// Knows no outcomes, for hosts without an index, such as a trial run.
 pub struct NoOutcomes;
 
 #[async_trait]

@@ -9,7 +9,7 @@ use super::{EventView, ExplainedStates, ReportView, WhyView};
 use crate::cursor::StoryCursor;
 use crate::state::{ObjectRef, State};
 
-/// An object is named by uid, or by kind, namespace and name (then every uid that had the name).
+/// Selects an object by uid, or by kind, namespace and name (then every uid that had the name).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TimelineQuery {
@@ -17,23 +17,23 @@ pub struct TimelineQuery {
     pub uid: Option<String>,
     /// With `name`, instead of `uid`.
     pub kind: Option<String>,
-    /// Left out for cluster-scoped objects.
+    /// Absent for cluster-scoped objects.
     pub namespace: Option<String>,
     /// With `kind`, instead of `uid`.
     pub name: Option<String>,
-    /// Where the part begins, as the link to it in the header `Link` says. A part with a cursor has no Events and no
-    /// reports: the first part has them all.
+    /// The start of the part, from the link to it in the header `Link`. Only the first part has Events and
+    /// reports, and it has all of them.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub cursor: Option<StoryCursor>,
     pub limit: Option<usize>,
-    /// Whether Events and reports are read as well: each Event has a document.
+    /// Whether to read Events and reports as well: each Event has a document.
     #[serde(skip)]
     pub events: bool,
-    /// By name: only objects of these kinds. `None`: of all of them.
+    /// For a query by name, the kinds of objects to find; `None` for all.
     #[serde(skip)]
     pub kinds: Option<Vec<KindWithin>>,
-    /// States of one object that are walked over. `None`: as many as every store can.
+    /// The most states of one object that are read; `None` for the most that every store can read.
     #[serde(skip)]
     pub walked: Option<i64>,
 }
@@ -61,21 +61,21 @@ impl KindWithin {
     }
 }
 
-/// Gaps are found by what they are about; everything that is left out fits all.
+/// Selects gaps by their subject. Omitted fields match every gap.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GapQuery {
-    /// A source by name; one that is not there is refused.
+    /// A source by name; an unknown one is refused.
     pub source: Option<String>,
     /// Gaps of the object with this uid.
     pub uid: Option<String>,
-    /// Gaps of objects of this kind, as people write it; a gap of a whole source is of no kind.
+    /// Gaps of objects of this kind, as people write it. A gap of a whole source has no kind.
     pub kind: Option<String>,
     /// Gaps of objects in this namespace.
     pub namespace: Option<String>,
     /// Gaps of objects with this name.
     pub name: Option<String>,
-    /// Where the part begins, as the link to it in the header `Link` says.
+    /// The start of the part, from the link to it in the header `Link`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub cursor: Option<u64>,
@@ -85,27 +85,28 @@ pub struct GapQuery {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PoisonQuery {
-    /// A source by name; one that is not there is refused.
+    /// A source by name; an unknown one is refused.
     pub source: Option<String>,
-    /// Where the part begins, as the link to it in the header `Link` says.
+    /// The start of the part, from the link to it in the header `Link`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub cursor: Option<u64>,
     pub limit: Option<usize>,
 }
 
-/// A poison message: bytes that are no object of their source's kind. The bytes themselves are asked for by number.
+/// A poison message: bytes that are not an object of their source's kind. Another request returns the bytes
+/// by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Poison"))]
 pub struct PoisonView {
-    /// Ascends in the order of arrival.
+    /// Increases in the order of arrival.
     pub number: u64,
     pub source: String,
     pub epoch: u32,
     pub error: String,
     pub observed_ms: u64,
     pub bytes: u64,
-    /// How it begins, as far as that is text.
+    /// The beginning of the bytes, as far as that is text.
     pub excerpt: String,
 }
 
@@ -116,25 +117,26 @@ pub struct TimelineView {
     pub states: Vec<Arc<State>>,
     /// States of objects that this one owns (a Job's pods), oldest first.
     pub related: Vec<Arc<State>>,
-    /// Events of Kubernetes about this object and those that it owns, oldest first. Those that say the same are
-    /// one, with a count. If this object is an Event: what it says itself.
+    /// Events of Kubernetes about this object and those that it owns, oldest first. Equal ones are combined,
+    /// with a count. If this object is an Event, its own content.
     #[serde(default)]
     pub events: Vec<EventView>,
-    /// Reports of plugins about these objects, such as who was told; oldest first.
+    /// Plugins' reports about these objects, such as the recipients of a notification; oldest first.
     #[cfg_attr(feature = "schema", schemars(extend("maxItems" = crate::reports::SHOWN)))]
     #[serde(default)]
     pub reports: Vec<ReportView>,
-    /// Why the object failed, or what it waits for. A part with a cursor has none, nor has an answer about several objects.
+    /// Why the object failed, or what it waits for. Absent in a part with a cursor, and in an answer about
+    /// several objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<WhyView>,
-    /// There are older states than these: `limit` was reached.
+    /// Older states exist: the number is limited by `limit`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
-    /// It owns more objects than an answer is about, and this one is about the newest of them. Those that it owns itself
-    /// follow in the next parts. What belongs to one of them beyond that is in the timeline of that one.
+    /// The object owns more objects than an answer covers, and this answer covers the newest of them. The
+    /// next parts have the others. States of such an object beyond that are in its own timeline.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub owns_more: bool,
-    /// Where the part with the older ones begins. It stands in the header `Link`.
+    /// The start of the part with the older states. The header `Link` has it.
     #[serde(skip)]
     pub next: Option<StoryCursor>,
 }

@@ -8,12 +8,12 @@ use crate::cursor::LetterCursor;
 use crate::ports::DeadLetter;
 use crate::state::{ObjectRef, Seq};
 
-/// Dead letters by what became of them.
+/// Dead letters by their status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LetterChoice {
     #[default]
     All,
-    /// Those that can be replayed, and those that are being replayed.
+    /// Letters that can be replayed, or are being replayed.
     NotDropped,
     Dropped,
 }
@@ -23,7 +23,7 @@ pub enum LetterChoice {
 pub struct LetterQuery {
     /// Only letters of this plugin.
     pub plugin: Option<String>,
-    /// Where the part begins, as the link to it in the header `Link` says.
+    /// The start of the part, from the link to it in the header `Link`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub cursor: Option<LetterCursor>,
@@ -55,8 +55,8 @@ pub struct RecordQuery {
     pub limit: usize,
 }
 
-/// Which dead letters are replayed or dropped. Everything that is given must hold; where nothing
-/// is, all of the plugin.
+/// Selects the dead letters to replay or drop. A letter must match every given field; without any, all of the
+/// plugin's letters match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -68,10 +68,10 @@ pub struct ReplayRequest {
     /// Only dead letters of objects in this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Only dead letters whose last error has this text in it.
+    /// Only dead letters whose last error contains this text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Only dead letters that were parked at least so long ago.
+    /// Only dead letters that were parked at least this long ago.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub older_than_seconds: Option<u64>,
     /// Only dead letters that were parked at this time or later. RFC 3339.
@@ -82,14 +82,14 @@ pub struct ReplayRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
-    /// How many dead letters the request means, as a request with `dry_run` has counted them. If it means another number
-    /// by now, nothing is changed. Needed where `seqs` is empty.
+    /// The number of dead letters that the request selects, as counted by a request with `dry_run`. If the
+    /// number has changed, nothing is done. Required if `seqs` is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exactly: Option<u64>,
-    /// Kept with what was done.
+    /// The reason, which is recorded with the action.
     pub reason: String,
-    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
-    /// it is not taken: their name at Kubernetes is kept.
+    /// The author by their own account, which is recorded unchecked. By default `api`. If people sign in, the
+    /// name of the signed-in person is recorded instead.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub who: String,
     #[serde(default)]
@@ -125,8 +125,8 @@ impl ReplayRequest {
         }
     }
 
-    /// Makes a predicate from the conditions for letters about an object in a namespace, without the
-    /// positions. An unreadable time is an error, and so is a text that every error contains.
+    /// A predicate from the conditions for letters about an object in a namespace, without the positions. An
+    /// unreadable time is an error, and so is a text that every error contains.
     pub fn letter_filter(&self, now_ms: u64) -> Result<impl Fn(&DeadLetter, &str) -> bool, ViewError> {
         let (since, until) =
             (parse_moment("since", self.since.as_deref())?, parse_moment("until", self.until.as_deref())?);

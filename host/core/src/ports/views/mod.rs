@@ -1,7 +1,7 @@
-//! The shapes in which people and scripts see things: those of the API, the command line and the portal.
+//! The data that people and scripts see in the API, the command line and the portal.
 //!
 //! The same figure must not have two forms. So one type serves all three, and the API's description is
-//! generated from the doc comments here. The shapes know no store and no page. [`Views`] returns states that
+//! generated from the doc comments here. These types know no store and no page. [`Views`] returns states that
 //! were not checked for the viewer's rights as raw types, so that a caller can't show them by mistake.
 
 mod history;
@@ -50,15 +50,14 @@ pub use crate::status::story::why::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Login"))]
 pub struct LoginView {
-    /// Empty where nobody signs in.
+    /// Empty if nobody signs in.
     pub code: String,
     pub good_for_seconds: u64,
 }
 
 #[derive(Debug, Error)]
 pub enum ViewError {
-    /// The thing that was asked for is missing. Its kind determines where to look instead, so it has its own
-    /// hint.
+    /// The requested thing is missing. Its kind determines where to look instead, so it has its own hint.
     #[error("{message}")]
     NotFound { message: String, hint: String },
     #[error("{0}")]
@@ -147,8 +146,8 @@ pub trait Views: Send + Sync {
     /// Follows the newest position. It is an error before the journal is open, because no position is known
     /// yet.
     fn newest_position(&self) -> Result<watch::Receiver<Seq>, ViewError>;
-    /// Changes whenever causes of outcomes were found. They are found some seconds after the states, so who
-    /// shows them has to look again.
+    /// Changes whenever causes of outcomes were found. That takes some seconds after the states, so a viewer
+    /// of causes has to read them again.
     fn outcome_news(&self) -> Result<watch::Receiver<u64>, ViewError>;
     /// Lists the holders that block retention, as in [`StatusView::held`]. Read for each page view.
     fn retention_holds(&self) -> Vec<HeldView>;

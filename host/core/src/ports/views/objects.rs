@@ -10,7 +10,7 @@ use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::story::events::EventView;
 use crate::status::story::why::CauseKind;
 
-/// One object as it is now, as it was last seen, or as it was at the moment that was asked for.
+/// One object in its present state, its last one, or that of the requested moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Object"))]
 pub struct ObjectView {
@@ -23,25 +23,25 @@ pub struct ObjectView {
     pub seq: Seq,
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub observed_at: String,
-    /// When the object ended, or left its source; left out while it is there.
+    /// When the object ended, or left its source; absent while it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub ended_at: Option<String>,
-    /// The reason that the status of a deleted object had before, such as `BackoffLimitExceeded`. The reason
-    /// of its status is the phase before.
+    /// The reason in the status of an object before it was deleted, such as `BackoffLimitExceeded`. The
+    /// reason of its present status is the previous phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_reason: Option<String>,
-    /// With `at`: how well the state at that moment is known.
+    /// With `at`: how certain the state at that moment is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub then: Option<ThenView>,
     /// With `was`: when it was in the phase, the last time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub was: Option<WasView>,
-    /// With `details` or `cause`: why it ended badly, in one word. Known some seconds after its end; left out for pods,
-    /// whose job has it, and for whoever may not get pods. The timeline's `why` says more.
+    /// With `details` or `cause`: why it ended badly, in one word. Known some seconds after its end; absent
+    /// for pods, whose job has it, and for people who may not get pods. The timeline's `why` has more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<CauseKind>,
-    /// With `details`: what the object's states tell.
+    /// With `details`: facts from the object's states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<DetailsView>,
 }
@@ -68,20 +68,20 @@ fn ended_reason(state: &State) -> Option<String> {
     Some(before.reason.clone()).filter(|reason| !reason.is_empty())
 }
 
-/// How well the state of an object at a moment is known.
+/// How certain the state of an object at a moment is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Then"))]
 pub struct ThenView {
-    /// `exact`; `missing`: versions around the moment are missing; `read-back`: versions around the moment were read
-    /// back later, and when each of them came is not known; `taken`: the object was there, and retention took its
-    /// states from then, so its status is empty.
+    /// `exact`; `missing`: versions around the moment are missing; `read-back`: versions around the moment
+    /// were read back later, and their times are unknown; `taken`: the object existed, but retention has
+    /// removed its states of that time, so its status is empty.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["exact", "missing", "read-back", "taken"])))]
     pub known: String,
-    /// When the next version was witnessed; left out where there is none.
+    /// When the next version was witnessed; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
-    /// The part that is not known, for people; left out where the state is exact.
+    /// The uncertainty, for people; absent if the state is exact.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
@@ -90,38 +90,40 @@ pub struct ThenView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Was"))]
 pub struct WasView {
-    /// When the first state with the phase was observed; left out where retention took that state.
+    /// When the first state with the phase was observed; absent if retention has removed that state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub from: Option<String>,
-    /// When the state was observed with which the object left the phase; left out while it is in the phase.
+    /// When the state was observed with which the object left the phase; absent while it is in the phase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
 }
 
-/// The facts that the states of an object tell.
+/// Facts from the states of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Details"))]
 pub struct DetailsView {
-    /// When it was created; left out where its document does not say so, or hides it.
+    /// When it was created; absent if its document lacks or hides that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub created_at: Option<String>,
-    /// How long it waited before it first ran, in milliseconds; up to now while it waits.
+    /// How long it waited before it first ran, in milliseconds, or has waited until now.
     pub queued_ms: u64,
-    /// How long it ran, in milliseconds; up to now while it runs.
+    /// How long it ran, in milliseconds, or has run until now.
     pub running_ms: u64,
     /// How often it was started again.
     pub restarts: u32,
-    /// Who submitted it, as its annotation `kubewitness.dev/submitter` says; left out where it says nothing.
+    /// The submitter, from its annotation `kubewitness.dev/submitter`; absent without the annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitter: Option<String>,
-    /// The first states are not there: retention took them, or the object has more states than are read for a list.
+    /// The first states are missing: retention has removed them, or the object has more states than a list
+    /// reads.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cut: bool,
-    /// By plugin, for those that are subscribed to the source. `delivered`: all states were handed over, or not wanted
-    /// by the plugin's filter; `waiting`: some are still to be handed over; `dead`: some are dead letters.
+    /// By plugin, for those that are subscribed to the source. `delivered`: all states were delivered, or
+    /// excluded by the plugin's filter; `waiting`: some are still to be delivered; `dead`: some are dead
+    /// letters.
     pub plugins: BTreeMap<String, String>,
     /// The content of an Event of Kubernetes. It has no phase, and neither waits nor runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,28 +174,28 @@ pub struct ObjectCounts {
     pub phases: BTreeMap<String, u64>,
     /// The namespaces that have objects, at most [`NAMESPACES`].
     pub namespaces: BTreeSet<String>,
-    /// More exist than were counted.
+    /// Whether more exist than were counted.
     pub more: bool,
-    /// With `was`: the number of objects that were in the phase. Absent if they are too many to count, or if
-    /// counting would have to read each of them.
+    /// With `was`: the number of objects that were in the phase. Absent if there are too many to count, or if
+    /// counting would read each of them.
     pub was: Option<u64>,
 }
 
 /// Namespaces that a person can choose from in a list.
 pub const NAMESPACES: usize = 1_000;
 
-/// Whether objects that are gone are asked for.
+/// Which objects a query finds, existing or gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(inline))]
 pub enum GoneFilter {
-    /// Only objects that are there.
+    /// Only existing objects.
     #[default]
     #[serde(rename = "false")]
     No,
-    /// Those that are gone, too.
+    /// Also objects that are gone.
     #[serde(rename = "true")]
     Too,
-    /// Only those that are gone.
+    /// Only objects that are gone.
     #[serde(rename = "only")]
     Only,
 }
@@ -201,38 +203,38 @@ pub enum GoneFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ObjectQuery {
-    /// A source by name; one that is not there is refused.
+    /// A source by name; an unknown one is refused.
     pub source: Option<String>,
-    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. `all` is every kind but Events; left out, it
-    /// is every kind. One that no source witnesses is refused.
+    /// A kind as people write it: `Job`, `job`, `jobs`, `jobs.batch`, `po`. `all` is every kind except
+    /// Events. By default every kind. One that no source witnesses is refused.
     pub kind: Option<String>,
     /// A namespace by name.
     pub namespace: Option<String>,
-    /// A phase; the case of its letters does not matter.
+    /// A phase, in upper or lower case.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub phase: Option<String>,
-    /// Objects that were in this phase between `since` and `until`, by the states that the journal has; the case of its
-    /// letters does not matter. Those that are still in the phase come first, then those that left it last. Each object
-    /// is there once. With `gone`, objects that are gone are found, too.
+    /// Objects that were in this phase between `since` and `until`, according to the journal's states; in
+    /// upper or lower case. Those that are still in the phase come first, then those that left it last. Each
+    /// object occurs once. With `gone`, objects that are gone are included.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::model::phases::PHASES)))]
     pub was: Option<String>,
-    /// Objects that ended badly for this cause between `since` and `until`, the newest end first. With `gone`, objects
-    /// that are gone are found, too. It takes the right to get pods.
+    /// Objects that ended badly for this cause between `since` and `until`, the newest end first. With
+    /// `gone`, objects that are gone are included. Requires the right to get pods.
     #[serde(default)]
     pub cause: Option<CauseKind>,
     /// An object by name.
     pub name: Option<String>,
-    /// As kubectl takes it: `team=a,tier in (x, y),!old`.
+    /// In the syntax of kubectl: `team=a,tier in (x, y),!old`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(rename = "labelSelector"))]
     pub label_selector: Option<String>,
-    /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own) and what to look up. Only of objects that
-    /// are there.
+    /// `NAME=KEY`: an index of the source (`owner`, `node`, or one of its own), and the key to look up. Only
+    /// for existing objects.
     #[serde(default)]
     pub index: Option<String>,
     pub limit: Option<usize>,
-    /// `true`: objects that are gone, too, by the time of their end; `only`: no others.
+    /// `true`: include objects that are gone, by the time of their end; `only`: find no others.
     #[serde(default)]
     pub gone: GoneFilter,
     /// Limits the objects that are gone to those that ended at this time or later; with `was`, the objects to
@@ -247,27 +249,29 @@ pub struct ObjectQuery {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub until: Option<String>,
-    /// A part of the name, the uid, the submitter or a label's value; the case of letters does not matter.
+    /// A part of the name, the uid, the submitter or a label's value, in upper or lower case.
     #[serde(default)]
     pub search: Option<String>,
-    /// The objects that were there at this time, each with the state that it had then. RFC 3339. The objects
-    /// that have ended since come first, by their ends.
+    /// The objects that existed at this time, each with its state of that time. RFC 3339. Objects that have
+    /// ended since come first, by their ends.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub at: Option<String>,
-    /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object first; `name`;
-    /// `namespace`; `phase`: by its name; `restarts`: the most attempts first. A `-` before it turns it around. Of what is
-    /// gone, `created`, `phase` and `restarts` have the 2,000 objects that ended last. With `at`, `was` and `cause` there is none.
+    /// The order of all pages. `changed`: the newest change, or end, first; `created`: the newest object
+    /// first; `name`; `namespace`; `phase`: alphabetically; `restarts`: the most attempts first. A leading
+    /// `-` reverses the order. Of objects that are gone, `created`, `phase` and `restarts` include the 2,000
+    /// that ended last. Not available with `at`, `was` and `cause`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schemars(extend("enum" = crate::order::ORDERS)))]
     pub sort: Option<String>,
-    /// `true`: each object with what its states tell, for at most 500 objects.
+    /// `true`: each object with facts from its states, for at most 500 objects.
     #[serde(default)]
     pub details: bool,
-    /// Where the page begins, as the link to it in the header `Link` says.
+    /// The start of the page, from the link to it in the header `Link`.
     #[serde(default)]
     pub cursor: Option<String>,
-    /// The set of objects that may be found; left out: all. It is not asked for, but decided.
+    /// The objects that may be found; `None` for all. The viewer's rights determine them, and not the
+    /// request.
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub within: Option<VisibleObjects>,

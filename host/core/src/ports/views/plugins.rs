@@ -13,13 +13,14 @@ pub use crate::config::ConfigField;
 pub struct PluginView {
     pub name: String,
     /// `active`, `starting`, `standby` (another replica runs it), `failed` (nothing of it runs), `degraded`
-    /// (it runs, but its last calls failed or a newer configuration was refused: `message` says which),
-    /// `draining`, `paused` (an operator has paused it: `paused` says who and why).
+    /// (it runs, but its last calls failed or a newer configuration was refused: see `message`), `draining`,
+    /// `paused` (an operator has paused it: see `paused`).
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["active", "starting", "standby", "failed", "degraded", "draining", "paused"])))]
     pub state: String,
     /// sha256 of the component, hex.
     pub digest: String,
-    /// Where the component was fetched from, with the digest of the image. Left out: it lay here.
+    /// The reference from which the component was fetched, with the digest of the image. Absent for a local
+    /// file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     pub observed: u64,
@@ -30,7 +31,7 @@ pub struct PluginView {
     #[serde(default)]
     pub dropped: u64,
     pub waiting: u64,
-    /// States that retention took before it had been handed them, as it was told to.
+    /// States that retention has removed before the plugin got them, as its settings allow.
     #[serde(default)]
     pub taken: u64,
     /// Waiting states that failed at least once.
@@ -39,20 +40,20 @@ pub struct PluginView {
     pub lag_seq: u64,
     /// Age of the oldest unfinished state.
     pub lag_seconds: f64,
-    /// Resyncs of its sources since the process started; in none of the other figures.
+    /// Resyncs of its sources since the process started. No other figure includes them.
     #[serde(default)]
     pub resyncs: u64,
-    /// States that resyncs handed over.
+    /// States that resyncs delivered.
     #[serde(default)]
     pub resynced: u64,
     /// States of resyncs that failed.
     #[serde(default)]
     pub resync_failed: u64,
-    /// Filtered states for which a newer state of their object was handed over, as `mode: latest` wants.
+    /// Filtered states for which a newer state of their object was delivered, as `mode: latest` requests.
     #[serde(default)]
     pub superseded: u64,
-    /// States that a filter could not judge since the start, and that were handed over therefore;
-    /// `message` says why the last of them.
+    /// States that a filter could not evaluate since the start, and that were therefore delivered; `message`
+    /// has the reason of the last one.
     #[serde(default)]
     pub filter_errors: u64,
     #[serde(default)]
@@ -62,46 +63,46 @@ pub struct PluginView {
     /// Why it is not active, why its next call waits, or its last error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Left out where the plugin is not paused.
+    /// Absent unless the plugin is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
-    /// The past of sources that were added to it. Left out once the cursor is where it was.
+    /// The past of sources that were added to it. Absent once the cursor has returned to its former position.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backfill: Option<BackfillView>,
-    /// Its schedule. Left out where its manifest has none.
+    /// Its schedule. Absent if its manifest has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tick: Option<TickView>,
-    /// The content of its manifest; left out where no version of it runs in this process.
+    /// The content of its manifest; absent if none of its versions runs in this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<Arc<ManifestView>>,
-    /// Its next version, which is only compared. Left out where its manifest names none.
+    /// Its next version, which is only compared. Absent if its manifest names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shadow: Option<ShadowView>,
-    /// The times that its database was found without commits that it had answered, the newest last.
+    /// The times at which its database lacked acknowledged commits, the newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub losses: Vec<DatabaseLossView>,
-    /// The grants of its manifest. Left out where it does not run in this process.
+    /// The grants of its manifest. Absent if it does not run in this process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub grants: Vec<GrantUseView>,
 }
 
-/// A granted database was found without commits that it had answered, as after a failover to a standby without them.
+/// A granted database lacked acknowledged commits, as after a failover to a standby without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DatabaseLoss"))]
 pub struct DatabaseLossView {
     /// The controller's name of the database.
     pub database: String,
     pub found: String,
-    /// States that the plugin gets again. The controller skips those whose rows are there.
+    /// States that are delivered to the plugin again. The controller skips those whose rows exist.
     pub again: u64,
-    /// Whether rows may be missing for good: a gap of this plugin.
+    /// Whether rows may be lost permanently, which is a gap of this plugin.
     pub gap: bool,
     /// A sentence for people, with what they can do.
     pub message: String,
 }
 
-/// States from before sources were added to a plugin that had read further. It is handed them in the order of the
-/// journal, before newer ones.
+/// States from before sources were added to a plugin that had read further. They are delivered in the order
+/// of the journal, before newer ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Backfill"))]
 pub struct BackfillView {
@@ -117,27 +118,27 @@ pub struct BackfillView {
 pub struct TickView {
     /// Ticks that have ended.
     pub ticks: u64,
-    /// Those of the ticks that failed.
+    /// How many of them failed.
     pub failed: u64,
-    /// When the last one began. Left out before the first.
+    /// When the last one began. Absent before the first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
-    /// When the next is due. Left out while one runs and while the plugin is paused.
+    /// When the next one is due. Absent while one runs and while the plugin is paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
-    /// Why the last one failed. Left out where it did not.
+    /// Why the last one failed. Absent if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A comparison of a version in the shadow with the version at work, on the states of a plugin. Both are
-/// handed each state after the plugin's own call, and the effects of both are held back.
+/// A comparison of a shadow version with the running version, on the states of a plugin. Both get each state
+/// after the plugin's own call, and the effects of both are held back.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Shadow"))]
 pub struct ShadowView {
     /// sha256 of its component, hex.
     pub digest: String,
-    /// Where the component was fetched from. Left out: it lay here.
+    /// The reference from which the component was fetched. Absent for a local file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     pub since: String,
@@ -147,10 +148,10 @@ pub struct ShadowView {
     pub different: u64,
     /// States that came faster than they could be compared.
     pub missed: u64,
-    /// The version at work.
+    /// The running version.
     pub active: ShadowSideView,
     pub shadow: ShadowSideView,
-    /// The first states that differ. Left out for who may not `get` the plugin.
+    /// The first states with differences. Absent for people who may not `get` the plugin.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<ShadowDifferenceView>,
     /// Why nothing can be compared now.
@@ -158,7 +159,7 @@ pub struct ShadowView {
     pub message: Option<String>,
 }
 
-/// The acts of one of the two versions on all states, and their cost.
+/// The results of one of the two versions for all states, and their cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowSide"))]
 pub struct ShadowSideView {
@@ -188,15 +189,15 @@ pub struct ShadowDifferenceView {
     pub shadow: ShadowActView,
 }
 
-/// The acts of one version on one state.
+/// The effects of one version for one state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ShadowAct"))]
 pub struct ShadowActView {
-    /// The first effects, with a digest in the place of each value whose name looks like a secret's.
+    /// The first effects, with digests instead of values whose names look like those of secrets.
     pub effects: Vec<serde_json::Value>,
-    /// Further effects. They are compared, and not shown.
+    /// Further effects, which are compared, but not shown.
     pub more: u64,
-    /// `done`, or what else the version answered.
+    /// `done`, or another verdict of the version.
     pub verdict: serde_json::Value,
 }
 
@@ -204,11 +205,11 @@ pub struct ShadowActView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "GrantUse"))]
 pub struct GrantUseView {
-    /// As a component names what it needs: `sql:main`, `kv`, `lister:jobs`.
+    /// In the form of a component's needs: `sql:main`, `kv`, `lister:jobs`.
     pub name: String,
-    /// Whether the component says that it needs it, or uses its interface without saying so.
+    /// Whether the component declares that it needs it, or uses its interface without declaring it.
     pub declared: bool,
-    /// The plugin's calls since it was started; refused ones count, too.
+    /// The plugin's calls since it was started, including refused ones.
     pub calls: u64,
     /// The access that the grant of a database allows: `read`, `write` or `schema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -222,17 +223,17 @@ pub struct GrantUseView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PluginManifest"))]
 pub struct ManifestView {
-    /// The needs that the component declares, such as `sql:main`, and interfaces that it uses without saying
-    /// so, such as `kv`.
+    /// The needs that the component declares, such as `sql:main`, and undeclared interfaces that it uses,
+    /// such as `kv`.
     pub declared: Vec<String>,
     pub granted: Vec<GrantView>,
     /// The sources that it subscribes to.
     pub sources: Vec<String>,
-    /// The configuration of the plugin itself, with a digest in the place of each value whose name looks like a
-    /// secret's. It is left out for who may not `get` the plugin, and where the key of the digests is missing.
+    /// The configuration of the plugin itself, with digests instead of values whose names look like those of
+    /// secrets. Absent for people who may not `get` the plugin, and if the key of the digests is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<serde_json::Map<String, serde_json::Value>>,
-    /// The fields that its configuration may have, as the component says.
+    /// The fields that its configuration may have, from the component's schema.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<ConfigField>,
     /// Bytes of memory that one instance may have.
@@ -257,9 +258,9 @@ impl ManifestView {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Grant"))]
 pub struct GrantView {
-    /// As `declared` names it, such as `sql:main`.
+    /// In the form of `declared`, such as `sql:main`.
     pub name: String,
-    /// The controller's name for it, such as `database platform`; empty where that is no thing of the
+    /// The controller's name for it, such as `database platform`; empty if it is not a resource of the
     /// controller.
     pub of: String,
 }
@@ -273,30 +274,30 @@ pub struct PausedView {
     pub since: String,
 }
 
-/// A plugin's lanes, as a work queue of client-go would tell of itself. What grows does so since the
-/// plugin's dispatcher started.
+/// A plugin's lanes, with the figures of client-go's work queues. Totals grow since the plugin's dispatcher
+/// started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Queue"))]
 pub struct QueueView {
-    /// States that wait and are in no call, those in the journal included.
+    /// Waiting states that are in no call, including those in the journal.
     pub depth: u64,
-    /// States that came into the lanes, each retry and replay included.
+    /// States that entered the lanes, including each retry and replay.
     pub adds: u64,
     pub retries: u64,
-    /// How long the states that are in calls now have been so, together.
+    /// The sum of the times for which states have been in the present calls.
     pub unfinished_seconds: f64,
     /// How long the longest of them has been in its call.
     pub longest_running_seconds: f64,
-    /// From coming in, or being due again, until handed over.
+    /// The time from entering the lanes, or from becoming due again, until delivery.
     pub queue_duration: HistogramView,
-    /// From being handed over until the end of the call.
+    /// The time from delivery until the end of the call.
     pub work_duration: HistogramView,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Histogram"))]
 pub struct HistogramView {
-    /// Upper bounds in seconds, and how many did not exceed them.
+    /// Upper bounds in seconds, each with the number of values within it.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_seconds: f64,
@@ -309,7 +310,7 @@ pub struct HistogramView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Calls"))]
 pub struct CallsView {
     pub ended: CallEndsView,
-    /// States that the plugin was handed, each try included.
+    /// States that the plugin got, including each retry.
     pub states: u64,
     pub verdicts: VerdictsView,
     /// Time that the plugin itself took.
@@ -324,38 +325,38 @@ pub struct CallsView {
     pub bytes_out: u64,
     /// The plugin's calls to the controller by capability, such as `sql`; those that were refused count, too.
     pub host_calls: BTreeMap<String, u64>,
-    /// Instances of the plugin that there are now.
+    /// Present instances of the plugin.
     pub instances: u64,
     /// Bytes of memory that they hold together.
     pub memory: u64,
     /// The most bytes of memory that one instance of this version has held.
     pub peak_memory: u64,
-    /// How long this version was compiled; 0 where its code came from the cache.
+    /// The duration of this version's compilation; 0 if its code came from the cache.
     pub compile_seconds: f64,
-    /// When a call last ended well.
+    /// When a call last succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_answered_at: Option<String>,
-    /// The last call that did not.
+    /// The last call that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<CallFailureView>,
 }
 
-/// Calls by how they ended.
+/// Calls by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "CallEnds"))]
 pub struct CallEndsView {
-    /// The plugin answered. If all states of the call are done, what it wrote is committed.
+    /// The plugin answered. If all states of the call are done, its writes are committed.
     pub answered: u64,
     /// The plugin trapped, or ended its process.
     pub trapped: u64,
     /// The plugin ran longer than `limits.call`.
     pub timed_out: u64,
-    /// The plugin wanted more memory than `limits.memory`.
+    /// The plugin needed more memory than `limits.memory`.
     pub out_of_memory: u64,
-    /// The plugin's answer was not one verdict a state.
+    /// The plugin's answer did not have one verdict for each state.
     pub invalid: u64,
-    /// A database refused what the plugin wrote.
+    /// A database refused the plugin's writes.
     pub refused: u64,
     /// A database, a ledger or the controller failed. The plugin is not to blame.
     pub unavailable: u64,
@@ -368,7 +369,7 @@ impl CallEndsView {
     }
 }
 
-/// The verdicts of a plugin on the states that it was handed.
+/// The verdicts of a plugin on its states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Verdicts"))]
@@ -393,10 +394,10 @@ pub struct CallFailureView {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PauseRequest {
-    /// Kept with what was done.
+    /// The reason, which is recorded with the action.
     pub reason: String,
-    /// Who asks, as they say of themselves: it is kept, and nobody checks it. Empty: `api`. Where people sign in,
-    /// it is not taken: their name at Kubernetes is kept.
+    /// The author by their own account, which is recorded unchecked. By default `api`. If people sign in, the
+    /// name of the signed-in person is recorded instead.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub who: String,
 }
@@ -415,9 +416,9 @@ impl PauseRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "PauseResult"))]
 pub struct PauseView {
     pub plugin: String,
-    /// False where the plugin was already so; nothing is recorded then.
+    /// False if the plugin was in this state already; then nothing is recorded.
     pub changed: bool,
-    /// The pause that is in force now; left out where there is none.
+    /// The present pause; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<PausedView>,
 }

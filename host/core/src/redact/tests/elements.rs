@@ -1,4 +1,5 @@
-//! Secrets of which one element of a command line says what the next one is, and names that are secrets by default.
+//! Tests of secrets whose name is the previous element of a command line, and of names that are secret by
+//! default.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! Secrets in quotes that open before their names, in JSON that is written with escapes, and in forms of some programs.
+//! Tests of secrets in quotes that begin before their names, in escaped JSON, and in formats of some
+//! programs.
 
 use serde_json::{Value, json};
 
@@ -13,9 +14,10 @@ fn shown(elements: &[&str]) -> String {
     serde_json::from_slice::<Value>(&once).unwrap()["args"].to_string()
 }
 
-fn assert_hidden(all: &[&[&str]]) {
-    let told = all.iter().map(|elements| shown(elements)).filter(|shown| shown.contains("hush"));
-    assert_eq!(told.collect::<Vec<_>>(), [""; 0]);
+fn assert_hidden(command_lines: &[&[&str]]) {
+    let revealed =
+        command_lines.iter().map(|elements| shown(elements)).filter(|shown| shown.contains("hush"));
+    assert_eq!(revealed.collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Texts that hide where a secret ends.
+//! Tests of texts that hide the end of a secret.
 
 use std::time::Duration;
 
@@ -226,7 +226,8 @@ fn the_password_of_an_address_is_hidden_whole_whatever_is_in_it() {
     assert!(text.contains("@h/x@v1 and") && text.ends_with("@h\",\"mail\":\"a@b\"}"), "{text}");
 }
 
-/// A stranger's text: a search that looks at the rest of it again and again takes four thousand million steps for each part.
+/// A tenant's text. A search that reads the rest of it repeatedly would take four billion steps for each
+/// part.
 #[test]
 fn a_long_text_of_quotes_and_brackets_is_searched_once() {
     for part in [
@@ -292,7 +293,7 @@ fn a_long_text_of_quotes_and_brackets_is_searched_once() {
     }
 }
 
-/// A text of eight times the length may take eight times the time. The square of that is 64.
+/// For a text of eight times the length, eight times the time is allowed. Quadratic time would be 64 times.
 #[cfg(target_os = "linux")]
 fn assert_takes_as_long_as_it_is(before: &str, repeated: &str) {
     let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
@@ -322,7 +323,7 @@ fn whatever_repeats_in_a_text_the_search_takes_as_long_as_the_text_is() {
             assert_takes_as_long_as_it_is(before, &[*first, second].concat());
         }
     }
-    // What takes three of the signs to begin.
+    // Some forms begin only with three of these.
     let words = ["<", "\"", "@", "pg://a:b ", "name: x ", "name: TOKEN ", "value: "];
     for (first, second) in words.iter().flat_map(|first| words.map(|second| (first, second))) {
         for third in words {
@@ -343,7 +344,7 @@ fn many_texts_are_searched_for_a_long_secret_that_none_of_them_can_hold() {
     let digest = |_: &[u8]| Ok::<_, WithheldDocument>("0".repeat(16));
     rules.add_secrets(job.as_bytes(), digest, &mut secrets).unwrap();
     assert_eq!(rules.redact_event(event.as_bytes(), &secrets, |_| String::new()), Ok(None));
-    // A search that is prepared anew for each text takes four thousand million steps, three times.
+    // A search that is prepared anew for each text would take four billion steps, three times.
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 
@@ -352,7 +353,7 @@ proptest! {
     fn what_is_redacted_stays_as_it_is_whatever_the_quotes(
         text in r#"((--)?token|PASSWORD|a|=|:|: | |"|'|\\|\\"|\{|\[|\(|\)|\]|\}|,|x|hush|é|@|/|://|\n|`|\\u003d|\\u0022|\\\\u0061){0,14}"#,
     ) {
-        // It asserts that itself.
+        // The function asserts it.
         shown(&text);
     }
 

@@ -1,8 +1,8 @@
-//! Where the kinds that come with status rules hold secrets, as people write them.
+//! Tests of the kinds with built-in status rules: where people write secrets in them.
 
 use super::*;
 
-/// Hidden are the texts that begin with `hush`, and nothing else changes.
+/// Expects that texts beginning with `hush` are hidden, and that nothing else changes.
 fn expect_hidden(document: &Value) {
     let shown = by_default(&document.to_string());
     assert!(!shown.contains("hush"), "{shown}");
@@ -68,7 +68,7 @@ fn values_of_variables_are_read_as_command_lines_and_as_json() {
         {"name": "URL", "value": "http://plain4:8080/a b"},
         {"name": "PATH", "value": "/plain5/bin"},
     ]}]}}));
-    // The file of a ConfigMap is no variable.
+    // A file in a ConfigMap is not a variable.
     let map = r#"{"kind":"ConfigMap","data":{"run.sh":"TOKEN=abc run"}}"#;
     assert_eq!(by_default(map), map);
 }

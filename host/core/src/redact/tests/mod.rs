@@ -1,4 +1,4 @@
-//! Tests of what is redacted, and of what hostile documents do to it.
+//! Tests of redaction, also with hostile documents.
 
 mod elements;
 mod forms;
@@ -18,14 +18,14 @@ use super::*;
 use crate::config::{HostSpec, RedactedField, RedactionSpec};
 use crate::project::JsonPointer;
 
-/// The processor time of this thread, whatever else the machine does.
+/// The processor time of this thread, which does not depend on other load.
 #[cfg(target_os = "linux")]
 pub(crate) fn computed() -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(statistics.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// The default rules, and fields of any kind at these places.
+/// The default rules, with additional fields of any kind.
 pub(crate) fn hiding(pointers: &[&str]) -> RedactionRules {
     let mut redaction = RedactionSpec::default();
     let field = |pointer: &&str| RedactedField { kind: None, pointer: (*pointer).to_owned() };
@@ -48,7 +48,7 @@ fn redactor() -> RedactionRules {
     of(&["*TOKEN*", "*PASSWORD*", "*API_KEY*"], &fields)
 }
 
-/// The digest is the value's length, so that a test can say it.
+/// Redacts with the value's length as its digest, so that tests can predict it.
 fn redacted(redactor: &RedactionRules, document: &str) -> String {
     let found = redactor.redact_document(document.as_bytes(), |value| value.len().to_string()).unwrap();
     found.map_or_else(|| document.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
@@ -124,8 +124,8 @@ fn operators_fields_take_stars_and_places_and_the_outer_of_two_wins() {
 fn what_is_no_json_or_too_deep_is_withheld() {
     let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
     for wrong in ["", "{", r#"{"a":}"#, r#"{"a":1} x"#, &deep] {
-        let told = redactor().redact_document(wrong.as_bytes(), |_| String::new()).unwrap_err().to_string();
-        assert!(told.contains("withheld"), "{told}");
+        let error = redactor().redact_document(wrong.as_bytes(), |_| String::new()).unwrap_err().to_string();
+        assert!(error.contains("withheld"), "{error}");
     }
     assert!(redactor().redact_document(b"\xff", |_| String::new()).is_err());
 }
@@ -143,7 +143,7 @@ fn patterns_take_stars_and_any_case_and_end_where_they_end() {
     assert!(!is_secret(&stars, &"A".repeat(99)));
 }
 
-/// With the rules that hold without settings.
+/// Redacts with the rules that apply without settings.
 fn by_default(document: &str) -> String {
     redacted(&RedactionSpec::default().compile_redaction_rules().unwrap(), document)
 }
@@ -200,7 +200,7 @@ fn names_are_secrets_however_their_words_are_joined_and_common_names_are_none() 
     }
 }
 
-/// A stranger's text: a search that looks at the rest of it again and again would take minutes here.
+/// A tenant's text. A search that reads the rest of it repeatedly would take minutes.
 #[test]
 fn a_long_text_is_searched_once_whatever_it_repeats() {
     for part in ["://", "://a:b/", "http://a@", "://a:b@c", "TOKEN=abcdef\\n", "a=b:", "\\u00e9 --token x "] {
@@ -337,7 +337,7 @@ fn between_digests(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The same by the values themselves.
+/// The same, computed from parsed values.
 fn model(value: &mut Value, path: &str, is_secret: bool, is_environment: bool) {
     match value {
         Value::Object(members) => {

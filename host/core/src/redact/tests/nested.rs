@@ -1,4 +1,4 @@
-//! Texts of JSON within each other, written so that each level adds a few bytes. A tenant may write one into a Job.
+//! Tests of nested JSON texts in which each level adds few bytes. A tenant may put one into a Job.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::config::RedactionSpec;
 use crate::redact::{RedactionRules, SecretDigests, WithheldDocument};
 
 const COPY: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// A quarter of what a thread of the controller has.
+/// A quarter of the stack of the controller's threads.
 const STACK: usize = 512 << 10;
 
-/// As JSON has it between quotes. Escapes of this form grow by five bytes a level; the usual ones double.
+/// A JSON string without its quotes. Escapes of this form grow by five bytes a level; the usual ones double.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\u005c").replace('"', "\\u0022"))
 }
@@ -23,7 +23,7 @@ fn nested(levels: usize, brackets: usize, filling: &str) -> String {
     (0..levels).fold(filling.to_owned(), wrap)
 }
 
-/// The text wherever redaction looks into texts, beside a status that may quote it.
+/// A document with the text in each place that redaction reads, and a status that may quote it.
 fn document(text: &str) -> String {
     json!({
         "kind": "Job",
@@ -38,7 +38,7 @@ fn digest(value: &[u8]) -> String {
     format!("{:016x}", value.len())
 }
 
-/// All that is asked of a redactor. The document without secrets.
+/// Calls everything that a redactor offers. Returns the document without secrets.
 fn ask_all(rules: &RedactionRules, document: &str) -> String {
     let mut secrets = SecretDigests::default();
     rules
@@ -50,7 +50,7 @@ fn ask_all(rules: &RedactionRules, document: &str) -> String {
     redacted.map_or_else(|| document.to_owned(), |redacted| String::from_utf8(redacted).unwrap())
 }
 
-/// On a small stack. Where it overflows, the test's process is aborted.
+/// Runs on a small stack. An overflow aborts the test's process.
 fn on_a_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, work).unwrap();
@@ -87,7 +87,7 @@ fn texts_within_each_other_take_as_long_as_a_text_of_that_length() {
     let deep = nested(300, 0, &"x ".repeat(20 << 10));
     let flat = format!("[{}]", quoted(&"x ".repeat(deep.len() / 2)));
     let (deep, flat) = (time(&deep), time(&flat));
-    // A text that is as deep is decoded a few times, and not once a level.
+    // A deeply nested text is decoded a few times, and not once for each level.
     assert!(deep < flat * 24, "{deep:?}, {flat:?}");
 }
 
@@ -140,7 +140,7 @@ fn around() -> impl Strategy<Value = NestedIn> {
     ]
 }
 
-/// These around each other, again and again, until the text is as long.
+/// Nests these repeatedly until the text has this length.
 fn repeated(around: &[NestedIn], bytes: usize) -> String {
     let mut text = String::new();
     let mut around = around.iter().cycle();
@@ -164,7 +164,8 @@ fn check_growth(text: impl Fn(usize) -> String + Sync) -> Result<(), String> {
         })
     };
     let ((short, fewer), (long, more)) = (time(2 << 10), time(32 << 10));
-    // A short text may have fewer levels than are read: that makes five times. The square would be 16 times.
+    // A short text may have fewer levels than the limit, which allows a factor of five. Quadratic time would
+    // be 16 times.
     let longest = short.max(Duration::from_millis(2)).mul_f64(more as f64 / fewer as f64 * 10.0);
     match long < longest {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! Where else a document shows what is hidden at one place.
+//! Tests that a hidden value is also hidden in other places of its document.
 
 use super::*;
 
@@ -40,7 +40,7 @@ fn a_weak_secret_makes_no_name_image_or_message_unreadable() {
     let mut expected = document.clone();
     expected["spec"]["containers"][0]["env"][0]["value"] = json!("redacted:8");
     assert_eq!(shown(&document), expected);
-    // Within a longer word it is not shown.
+    // As a part of a longer word it stays.
     let document = pod(("PASSWORD", "postg"), &json!({"status": {"message": "it is postgr"}}));
     assert_eq!(shown(&document)["status"]["message"], "it is postgr", "too short to be looked for");
     let document = pod(("PASSWORD", "postgr"), &json!({"status": {"message": "it is postgr"}}));

@@ -81,9 +81,9 @@ pub(in crate::redact) fn in_words(
             let value = begun.value_span(text, open);
             at = value.next;
             quotes.skip_to(at);
-            let (told, rest) = (&text[value.range.clone()], &text[at..]);
+            let (value_text, rest) = (&text[value.range.clone()], &text[at..]);
             let is_kind =
-                is_scheme(told.trim_end_matches('\\')) && (rest.is_empty() || rest.starts_with(QUOTES));
+                is_scheme(value_text.trim_end_matches('\\')) && (rest.is_empty() || rest.starts_with(QUOTES));
             if is_kind || value.range.start == text.len() {
                 // The value is after the quotes that end here, or in the next element.
                 at = text.len() - rest.trim_start_matches(QUOTES).len();
@@ -143,7 +143,7 @@ pub(in crate::redact) struct ValueStart {
     pub name: Range<usize>,
     pub start: usize,
     form: ValueForm,
-    /// Before its name.
+    /// The position before its name.
     quote: Option<OpenQuote>,
 }
 
@@ -188,7 +188,8 @@ struct AssignmentSign<'t> {
 }
 
 impl AssignmentSign<'_> {
-    /// The value of the name that `before` ends with. `word` is the start of the word that contains it.
+    /// The value that follows the name at the end of `before`. `word` is the start of the word that contains
+    /// the name.
     fn assigned_value_after(
         &self,
         word: usize,

@@ -15,7 +15,7 @@ pub(in crate::redact) enum ValueForm {
     Rest,
     /// A word as a shell reads it.
     Word,
-    /// The same, within a quote that opened before its name. A blank does not end it.
+    /// A word as a shell reads it, within a quote that opened before its name. A blank does not end it.
     Quoted,
     /// A member of an object.
     Member,
@@ -125,8 +125,8 @@ fn close(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     None
 }
 
-/// The same for a shell: in double quotes, a command or parameter substitution has its own quotes, which
-/// nest.
+/// [`Self::close`] for a shell: in double quotes, a command or parameter substitution has its own quotes,
+/// which nest.
 fn close_in_shell(bytes: &[u8], from: usize, quote: u8) -> Option<usize> {
     if quote != b'"' {
         return close(bytes, from, quote);

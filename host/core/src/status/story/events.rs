@@ -1,7 +1,8 @@
-//! Events of Kubernetes: which object one is about, and how those about an object are told.
+//! Reads Kubernetes Events: which object an Event is about, and how a story summarizes the Events of an
+//! object.
 //!
-//! The API server forgets an Event after an hour. As a source they are witnessed like any other object, and each belongs
-//! to the object that it is about, as a pod belongs to its Job. So they are found by the object's uid.
+//! The API server deletes an Event after an hour. If Events are watched as a source, they are journaled like
+//! any other object. A story finds them by the uid of the object that they are about.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,14 @@ use crate::calendar;
 use crate::model::fault::shorten_text;
 use crate::state::{ObjectRef, Seq};
 
-/// As much as a status has. The API server takes longer ones in the older form of an Event.
+/// The most bytes of a message, as many as a status has. The API server accepts longer ones in the older form
+/// of an Event.
 const MESSAGE_BYTES: usize = 1024;
-/// The most bytes that are read of an Event's text for a story. It is longer than what is shown: secrets in
-/// it give way to digests.
+/// The most bytes of an Event's text that a story reads. It is longer than the shown text, because secrets in
+/// it are replaced by digests.
 const TEXT_BYTES: usize = 4 * MESSAGE_BYTES;
 
-/// Events of one story. A reader who needs more looks at the Events themselves.
+/// The most Events of one story. A reader who needs more reads the Events themselves.
 pub const SHOWN: usize = 200;
 
 /// One event, or several that say the same of the same object.
@@ -118,39 +120,42 @@ impl EventDocument {
     }
 }
 
-/// The object that an Event is about; none where it names none, or no uid.
+/// The object that an Event is about; `None` if the Event names no object, or no uid.
 pub fn event_subject(document: &[u8]) -> Option<ObjectRef> {
     serde_json::from_slice::<EventDocument>(document).ok()?.event_subject()
 }
 
-/// Reads the content of an Event. Of one that does not say when it happened, `observed_ms` is the time.
+/// Reads the content of an Event. If the Event has no time, `observed_ms` is used.
 pub fn read(document: &[u8], object: &ObjectRef, seq: Seq, observed_ms: u64) -> Option<EventView> {
-    let mut told: EventDocument = serde_json::from_slice(document).ok()?;
-    let about = told.event_subject()?;
+    let mut event: EventDocument = serde_json::from_slice(document).ok()?;
+    let about = event.event_subject()?;
     let time = |texts: [&Option<String>; 4]| {
         texts.into_iter().flatten().find_map(|text| calendar::parse_rfc3339_ms(text)).unwrap_or(observed_ms)
     };
-    let created = &told.metadata.creation_timestamp;
-    let first_ms = time([&told.first_timestamp, &told.deprecated_first_timestamp, &told.event_time, created]);
-    let in_series = told.series.as_ref().and_then(|series| series.last_observed_time.clone());
-    let last_ms = time([&in_series, &told.last_timestamp, &told.deprecated_last_timestamp, &told.event_time]);
-    let counted = told.series.and_then(|series| series.count).or(told.count).or(told.deprecated_count);
-    let from = told.source.and_then(|source| source.component).filter(|name| !name.is_empty());
+    let created = &event.metadata.creation_timestamp;
+    let first_ms =
+        time([&event.first_timestamp, &event.deprecated_first_timestamp, &event.event_time, created]);
+    let in_series = event.series.as_ref().and_then(|series| series.last_observed_time.clone());
+    let last_ms =
+        time([&in_series, &event.last_timestamp, &event.deprecated_last_timestamp, &event.event_time]);
+    let counted = event.series.and_then(|series| series.count).or(event.count).or(event.deprecated_count);
+    let from = event.source.and_then(|source| source.component).filter(|name| !name.is_empty());
     Some(EventView {
         object: object.clone(),
         about,
-        kind: told.kind.unwrap_or_default(),
-        reason: told.reason.unwrap_or_default(),
-        message: shorten_text(&told.message.or(told.note).unwrap_or_default(), MESSAGE_BYTES).into_owned(),
+        kind: event.kind.unwrap_or_default(),
+        reason: event.reason.unwrap_or_default(),
+        message: shorten_text(&event.message.or(event.note).unwrap_or_default(), MESSAGE_BYTES).into_owned(),
         count: counted.unwrap_or(1).max(1),
         first_ms,
         last_ms: last_ms.max(first_ms),
-        from: from.or(told.reporting_component).or(told.reporting_controller).unwrap_or_default(),
+        from: from.or(event.reporting_component).or(event.reporting_controller).unwrap_or_default(),
         seq,
     })
 }
 
-/// An Event without what a story shows nothing of, so that nobody looks through that. `None`: it is short.
+/// Removes the parts of an Event that a story does not show, so that they need not be searched for secrets.
+/// `None` if the Event is short.
 pub fn cut_event(document: &[u8]) -> Option<Vec<u8>> {
     if document.len() <= TEXT_BYTES {
         return None;
@@ -167,8 +172,8 @@ pub fn cut_event(document: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&event).ok()
 }
 
-/// Folds those that say the same of the same object. The one that happened last comes last. Beyond [`SHOWN`] the oldest
-/// are left out.
+/// Merges Events with the same text about the same object. The result is ordered by the last occurrence.
+/// Beyond [`SHOWN`], the oldest are left out.
 pub fn fold_repeated(events: Vec<EventView>) -> Vec<EventView> {
     let mut folded: BTreeMap<[String; 5], EventView> = BTreeMap::new();
     for event in events {
@@ -194,7 +199,7 @@ pub fn fold_repeated(events: Vec<EventView>) -> Vec<EventView> {
 }
 
 impl EventView {
-    /// How often, as kubectl says it: `x3 over 2 min`; empty for what happened once.
+    /// The repetition in kubectl's form: `x3 over 2 min`; empty for a single occurrence.
     pub fn repetition_text(&self) -> String {
         match self.count {
             0 | 1 => String::new(),
@@ -289,9 +294,9 @@ mod tests {
         let late = EventView { seq: 9, ..of(&core(3, "2026-11-20T11:00:00Z", "2026-11-20T11:05:00Z")) };
         let other = EventView { reason: "Pulled".into(), ..early.clone() };
         let folded = fold_repeated(vec![late, other, early]);
-        let told: Vec<_> =
+        let events: Vec<_> =
             folded.iter().map(|event| (event.reason.as_str(), event.count, event.seq)).collect();
-        assert_eq!(told, [("Pulled", 2, 1), ("BackOff", 5, 9)]);
+        assert_eq!(events, [("Pulled", 2, 1), ("BackOff", 5, 9)]);
         assert_eq!(folded[1].repetition_text(), "x5 over 1 h 5 min");
     }
 
@@ -309,7 +314,7 @@ mod tests {
             r#"{{"involvedObject":{{"kind":"Job","name":"j","uid":"u"}},"message":"{}"}}"#,
             "m".repeat(MESSAGE_BYTES + 1)
         );
-        let told = read(document.as_bytes(), &ObjectRef::default(), 1, 0).unwrap();
-        assert_eq!(told.message, format!("{}…", "m".repeat(MESSAGE_BYTES)));
+        let event = read(document.as_bytes(), &ObjectRef::default(), 1, 0).unwrap();
+        assert_eq!(event.message, format!("{}…", "m".repeat(MESSAGE_BYTES)));
     }
 }

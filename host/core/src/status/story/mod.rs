@@ -22,7 +22,7 @@ use crate::state::{Change, State, Status};
 /// The times of one object's phases, from its states, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimes {
-    /// Before it first ran.
+    /// The time before the object first ran.
     pub queued_ms: u64,
     pub running_ms: u64,
     pub restarts: u32,
@@ -31,16 +31,16 @@ pub struct PhaseTimes {
 /// The label by which an object names its queue.
 pub const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 
-/// The object has come to its end: nothing of it goes on.
+/// Whether the object has ended: nothing of it continues.
 fn has_ended(state: &State) -> bool {
     state.status.terminal || matches!(state.change, Change::Gone | Change::Left)
 }
 
-/// From each state to the next, and from the last one to now.
+/// The time from each state to the next, and from the last one to now.
 fn state_spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&State, u64)> {
     let ends = states.iter().skip(1).map(|next| next.observed_ms).chain([now_ms]);
     let in_turn = states.iter().zip(ends).filter(|(state, _)| !has_ended(state));
-    // A clock that was set back makes no time.
+    // If the clock was set back, a span has no length.
     in_turn.map(|(state, end)| (&**state, end.saturating_sub(state.observed_ms)))
 }
 
@@ -50,7 +50,7 @@ impl PhaseTimes {
         let mut has_run = false;
         for (state, took) in state_spans(states, now_ms) {
             match state.status.phase.as_str() {
-                // A job that gives up before it ran is shown as running until its last pods have ended.
+                // A Job that fails before it ran counts as running until its last pods have ended.
                 phase::RUNNING if has_run || state.status.reason != "FailureTarget" => {
                     has_run = true;
                     times.running_ms += took;
@@ -78,7 +78,8 @@ pub fn duration_text(ms: u64) -> String {
     }
 }
 
-/// The last status that tells of its work: a deletion tells that it is gone, and the one before how it went.
+/// The last status that describes the object's work. A deletion shows only that the object no longer exists;
+/// the status before it shows how the work went.
 pub fn last_work_status(last: &State) -> Status {
     match (&last.previous, last.status.phase.as_str()) {
         (Some(previous), phase::DELETED) => (**previous).clone(),
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn spans_have_two_units_at_most() {
-        let told: Vec<_> = [5, 4_000, 240_000, 7_200_000, 7_800_000, 273_600_000].map(duration_text).into();
-        assert_eq!(told, ["less than a second", "4 s", "4 min", "2 h", "2 h 10 min", "3 d 4 h"]);
+        let texts: Vec<_> = [5, 4_000, 240_000, 7_200_000, 7_800_000, 273_600_000].map(duration_text).into();
+        assert_eq!(texts, ["less than a second", "4 s", "4 min", "2 h", "2 h 10 min", "3 d 4 h"]);
     }
 }

@@ -1,7 +1,8 @@
-//! The mutes of people: of an object, a namespace or everything, for every recipient or for one.
+//! The mutes that people set: for an object, a namespace or everything, and for all recipients or one of
+//! them.
 //!
-//! The controller keeps the list, and shows it to each plugin under a key of `kv`. A plugin that tells people keeps
-//! to it.
+//! The controller stores the list, and offers it to each plugin under a key of `kv`. A plugin that notifies
+//! people respects it.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +12,14 @@ use crate::calendar;
 
 /// The key of `kv` under which a plugin reads the list, as JSON. A plugin can't write it.
 pub const KEY: &str = "kubewitness.dev/mutes";
-/// A plugin reads all of them in a call.
+/// The most mutes in total. A plugin reads all of them in one call.
 pub const MOST: usize = 1000;
-/// The most mutes of one namespace: whoever may mute there ends no mute of another namespace. Within one, the
-/// oldest ends.
+/// The most mutes of one namespace. So a person who may mute in one namespace can't push out the mutes of
+/// another. Within a namespace, the oldest mute is removed.
 const OF_NAMESPACE: usize = 100;
-/// Without a namespace. So there is always one of a namespace that can end for another namespace's.
+/// The most mutes without a namespace. The rest always has room for a mute of a namespace.
 const OF_CLUSTER: usize = MOST / 2;
-/// Names of Kubernetes have no more, and addresses of e-mail neither.
+/// The most bytes of a name or address. Names in Kubernetes and e-mail addresses are not longer.
 const TEXT_BYTES: usize = 256;
 
 /// Who is not told of what.
@@ -52,7 +53,7 @@ impl MuteView {
         is_same && is_same_namespace
     }
 
-    /// Whether it was muted in this namespace, and not in one that had the name before.
+    /// Whether it belongs to this namespace, and not to an earlier one with the same name.
     pub fn is_of(&self, namespace_uid: &str, created_ms: u64) -> bool {
         match self.namespace_uid.is_empty() {
             false => self.namespace_uid == namespace_uid,
@@ -60,7 +61,7 @@ impl MuteView {
         }
     }
 
-    /// Whether it is about an object, or about all of its namespace, or about everything.
+    /// Whether it covers an object: by its uid, by its namespace, or because it covers everything.
     pub fn covers_object(&self, uid: &str, namespace: &str) -> bool {
         match self.uid.is_empty() {
             true => self.namespace.is_empty() || self.namespace == namespace,
@@ -118,41 +119,44 @@ pub struct MutedView {
     pub mute: MuteView,
 }
 
-/// The list with this mute, or without it. None where it is so already.
-pub fn with_change(mut all: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
-    let before = all.iter().position(|one| one.is_same_mute(mute));
+/// The list with this mute added or removed; `None` if nothing changes.
+pub fn with_change(mut current: Vec<MuteView>, mute: &MuteView, mutes: bool) -> Option<Vec<MuteView>> {
+    let before = current.iter().position(|known| known.is_same_mute(mute));
     match (before, mutes) {
-        // One that says less of its namespace may be of the one before.
-        (Some(place), true) if all[place].namespace_uid != mute.namespace_uid => all[place] = mute.clone(),
+        // A mute without the uid of its namespace may belong to an earlier namespace.
+        (Some(place), true) if current[place].namespace_uid != mute.namespace_uid => {
+            current[place] = mute.clone();
+        }
         (Some(_), true) | (None, false) => return None,
-        (Some(place), false) => drop(all.remove(place)),
+        (Some(place), false) => drop(current.remove(place)),
         (None, true) => {
-            if let Some(place) = mute_to_end(&all, &mute.namespace) {
-                all.remove(place);
+            if let Some(place) = mute_to_end(&current, &mute.namespace) {
+                current.remove(place);
             }
-            all.push(mute.clone());
+            current.push(mute.clone());
         }
     }
-    Some(all)
+    Some(current)
 }
 
-/// The mute that ends for another one of this namespace, if there is no room: the oldest of the same namespace where it
-/// has its share, or else of the namespace that has the most. Mutes of objects end first.
-fn mute_to_end(all: &[MuteView], namespace: &str) -> Option<usize> {
+/// The mute to remove for a new one in this namespace if there is no room: the oldest of the same namespace
+/// if that has its share, otherwise the oldest of the namespace with the most mutes. Mutes of objects are
+/// removed first.
+fn mute_to_end(mutes: &[MuteView], namespace: &str) -> Option<usize> {
     let share = if namespace.is_empty() { OF_CLUSTER } else { OF_NAMESPACE };
-    let count = |namespace: &str| all.iter().filter(|one| one.namespace == namespace).count();
+    let count = |namespace: &str| mutes.iter().filter(|mute| mute.namespace == namespace).count();
     let from = if count(namespace) >= share {
         namespace
-    } else if all.len() >= MOST {
-        let namespaces: BTreeSet<&str> = all.iter().map(|one| &*one.namespace).collect();
+    } else if mutes.len() >= MOST {
+        let namespaces: BTreeSet<&str> = mutes.iter().map(|mute| &*mute.namespace).collect();
         let most = namespaces.into_iter().filter(|name| !name.is_empty()).max_by_key(|name| count(name));
         most.unwrap_or_default()
     } else {
         return None;
     };
-    let is_there = |one: &MuteView| one.namespace == from;
-    let of_object = all.iter().position(|one| is_there(one) && !one.uid.is_empty());
-    of_object.or_else(|| all.iter().position(is_there))
+    let is_there = |mute: &MuteView| mute.namespace == from;
+    let of_object = mutes.iter().position(|mute| is_there(mute) && !mute.uid.is_empty());
+    of_object.or_else(|| mutes.iter().position(is_there))
 }
 
 #[cfg(test)]

@@ -1,27 +1,30 @@
-//! The cause as a field: which states end an object badly, so that the word for it is kept beside the object.
+//! The cause of a bad end as a field: decides which states end an object badly, so that a word for the cause
+//! is stored with the object.
 //!
-//! A list, a filter and a metric need the cause of thousands of objects at once. To explain each of them when a list is
-//! asked for would read their pods and documents anew each time, and a filter would have to explain every object that
-//! ever failed. To explain every state as it is witnessed would put that work on the hot path. So an object is explained
-//! once, after the state that ended it, by the follower that keeps the index of phases; lists only look the word up.
-//! Any other state costs that follower one comparison, and the witness nothing.
+//! A list, a filter and a metric need the causes of thousands of objects at once. Explaining each object at
+//! query time was rejected: it would read their pods and documents for each query, and a filter would have to
+//! explain every object that ever failed. Explaining each state when it is witnessed would put that work on
+//! the hot path. So the follower that maintains the index of phases explains an object once, after its end
+//! state, and lists only look up the word. Any other state costs the follower one comparison, and the witness
+//! nothing.
 //!
-//! Pods of a job are watched by another source and may be witnessed after the job's own end. So an explanation waits for
-//! [`SETTLE_MS`], and a pod that is witnessed later as failed has its owner explained again. An object that runs on after a
-//! failure has no cause any more.
+//! Pods of a job belong to another source and may be witnessed after the end of the job. So an explanation
+//! waits for [`SETTLE_MS`], and a failed pod that is witnessed later causes its owner to be explained again.
+//! An object that continues after a failure has no cause any more.
 //!
-//! Plugins are not handed the word: a state is handed over at once, and at that moment its cause may be another one than some
-//! seconds later. A plugin that is granted `outcomes` asks for it, because it thereby learns of pods to which it may have no
-//! subscription.
+//! Words are not delivered to plugins with the states: a state is delivered at once, and its cause may change
+//! some seconds later. A plugin with the grant `outcomes` queries them. The grant is needed because the words
+//! reveal facts about pods to which the plugin may have no subscription.
 //!
-//! Objects that wait have no kept cause: what they wait for changes with each state of their pods. The story says it.
+//! Waiting objects have no stored cause, because it changes with each state of their pods. The story explains
+//! why they wait.
 
 use super::why::{CauseKind, KUEUE};
 use crate::kinds::{is_event, is_kind};
 use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
 
-/// An explanation waits so long for the states of pods, which another source brings.
+/// How long an explanation waits for the states of pods, which another source delivers.
 pub const SETTLE_MS: u64 = 2_000;
 
 impl CauseKind {
@@ -42,19 +45,20 @@ impl CauseKind {
         Self::Unknown,
     ];
 
-    /// As people type it: the case of letters does not matter, and `_` or a space may stand for a dash.
+    /// Parses a word as people type it: the case of letters does not matter, and `_` or a space may replace a
+    /// dash.
     pub fn parse(text: &str) -> Option<Self> {
         let word = text.trim().to_ascii_lowercase().replace(['_', ' '], "-");
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The same in words for people.
+    /// The cause in words for people.
     pub fn words(self) -> String {
         self.as_str().replace('-', " ")
     }
 }
 
-/// Groups, and their kinds that do work which comes to an end.
+/// API groups, each with its kinds whose work comes to an end.
 const ENDING: [(&str, &[&str]); 9] = [
     ("batch", &["Job"]),
     ("batch.volcano.sh", &["Job"]),
@@ -67,7 +71,8 @@ const ENDING: [(&str, &[&str]); 9] = [
     ("tekton.dev", &["PipelineRun", "TaskRun"]),
 ];
 
-/// The same of kinds that have no cause: they go on without an end, or their owner is explained in their place.
+/// API groups, each with its kinds that have no cause: they run without end, or their owner is explained
+/// instead.
 const WITHOUT: [(&str, &[&str]); 9] = [
     ("", &["Pod", "Event", "Node", "Service", "ConfigMap", "Namespace", "ReplicationController"]),
     ("apps", &["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"]),
@@ -80,12 +85,12 @@ const WITHOUT: [(&str, &[&str]); 9] = [
     ("argoproj.io", &["CronWorkflow"]),
 ];
 
-/// Objects of some kinds do work that comes to an end. Only those can be deleted before it.
+/// Whether objects of this kind do work that comes to an end. Only those can be deleted before it.
 pub fn has_outcome(group: &str, kind: &str) -> bool {
     ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
 }
 
-/// Whether a list of this kind, as people type it, may have causes. Objects of a kind that nobody knows here may fail.
+/// Whether objects of this kind, as people type it, may have causes. Objects of an unknown kind may fail.
 pub fn may_have_causes(kind: &str) -> bool {
     let is_among = |known: &[(&str, &[&str])]| {
         known.iter().any(|(group, kinds)| kinds.iter().any(|known| is_kind(group, known, kind)))
@@ -102,7 +107,8 @@ fn has_failed(status: &Status) -> bool {
     status.terminal && is_bad_phase(&status.phase)
 }
 
-/// Whether this state is a bad end whose cause is kept. A Pod's end is told by the job that owns it.
+/// Whether this state is a bad end whose cause is stored. The end of a Pod is explained by the job that owns
+/// it.
 pub fn is_bad_end(state: &State) -> bool {
     let object = &*state.object;
     match state.change {
@@ -115,13 +121,14 @@ pub fn is_bad_end(state: &State) -> bool {
     }
 }
 
-/// Whether this state may change the kept cause of its owner.
+/// Whether this state may change the stored cause of its owner.
 pub fn bears_on_owner(state: &State) -> bool {
     let is_pod = super::why::is_pod(&state.object);
     is_pod && state.owner.is_some() && state.change == Change::Present && has_failed(&state.status)
 }
 
-/// Pods, Kueue's Workloads and Events are told of by what they belong to.
+/// Whether objects of this kind are parts of others: Pods, Kueue's Workloads and Events appear in the stories
+/// of the objects that they belong to.
 pub fn is_part(object: &ObjectRef) -> bool {
     super::why::is_pod(object) || super::why::is_workload(object) || is_event(&object.group, &object.kind)
 }

@@ -1,24 +1,26 @@
-//! The reports of plugins about an object, such as who was notified and what became of the message.
+//! The reports of plugins about an object, such as who was notified and whether the message arrived.
 //!
-//! A plugin writes reports by its `kv`: the key is `report/UID/` and anything, the value a JSON object. The controller
-//! shows them with the object. They stay as long as the journal has something of the object, so they lie in the journal
-//! alone: no `kv` holds them in memory, and none of its bound is spent on them.
+//! A plugin writes reports through its `kv`: the key is `report/UID/` and any suffix, the value is a JSON
+//! object. The controller shows them with the object. Reports stay as long as the journal has a state of the
+//! object. So they are stored in the journal only: they are not held in memory, and don't count towards the
+//! size limit of `kv`.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::fault::shorten_text;
 
-/// Keys of reports begin with it.
+/// The prefix of the keys of reports.
 pub const PREFIX: &str = "report/";
-/// The first key behind all of them.
+/// The first key after all reports.
 pub const BEYOND: &str = "report0";
-/// Reports of one story that are shown, and reports of one object that a plugin keeps: the newest.
+/// The most reports that a story shows, and that are kept for one object of a plugin: the newest ones.
 pub const SHOWN: usize = 500;
-/// The most bytes of one plugin's reports, keys and values together. About 700,000 of the plugin `notification`.
+/// The most bytes of one plugin's reports, keys and values together. That is about 700,000 reports of the
+/// plugin `notification`.
 pub const PLUGIN_BYTES: u64 = 256 << 20;
-/// A longer value is no report.
+/// The most bytes of a report. A longer value is not a report.
 const VALUE_BYTES: usize = 4096;
-/// Each text of a report.
+/// The most bytes of each text in a report.
 const TEXT_BYTES: usize = 512;
 
 /// A plugin's report of an object.
@@ -49,12 +51,12 @@ pub fn is_report(key: &str) -> bool {
     uid_of(key).is_some()
 }
 
-/// The first key of an object's reports, and the first key behind them.
+/// The first key of an object's reports, and the first key after them.
 pub fn keys_of(uid: &str) -> (String, String) {
     (format!("{PREFIX}{uid}/"), format!("{PREFIX}{uid}0"))
 }
 
-/// The object of a report's key.
+/// The uid of the object in a report's key.
 pub fn uid_of(key: &str) -> Option<&str> {
     let (uid, _) = key.strip_prefix(PREFIX)?.split_once('/')?;
     Some(uid)
@@ -73,10 +75,10 @@ pub fn read(plugin: &str, uid: &str, value: &[u8]) -> ReportView {
     report
 }
 
-/// In the order of their times. Beyond [`SHOWN`] the oldest are left out.
+/// The newest reports, ordered by time. Beyond [`SHOWN`] the oldest are left out.
 pub fn newest_reports(mut reports: Vec<ReportView>) -> Vec<ReportView> {
-    reports.sort_by(|one, other| {
-        (one.at_ms, &one.plugin, &one.to).cmp(&(other.at_ms, &other.plugin, &other.to))
+    reports.sort_by(|first, second| {
+        (first.at_ms, &first.plugin, &first.to).cmp(&(second.at_ms, &second.plugin, &second.to))
     });
     reports.drain(..reports.len().saturating_sub(SHOWN));
     reports

@@ -30,9 +30,9 @@ impl StatusCase {
         rules.status_of(group, kind, self.object.to_string().as_bytes())
     }
 
-    fn expected(&self, told: &Status) -> Status {
+    fn expected(&self, status: &Status) -> Status {
         let mut expected = self.status.clone();
-        expected.entry("message").or_insert_with(|| told.message.clone().into());
+        expected.entry("message").or_insert_with(|| status.message.clone().into());
         serde_json::from_value(expected.into()).unwrap_or_else(|error| panic!("{}: {error}", self.name))
     }
 }
@@ -51,15 +51,15 @@ fn every_object_has_the_status_that_its_kind_documents() {
     let rules = StatusRules::builtin();
     let mut wrong = Vec::new();
     for (file, case) in every_case() {
-        let (told, (group, kind)) = (case.judged_status(&rules), case.kind());
-        let expected = case.expected(&told);
+        let (status, (group, kind)) = (case.judged_status(&rules), case.kind());
+        let expected = case.expected(&status);
         let explained =
             rules.explain_status(group, kind, case.object.to_string().as_bytes()).expect("an object");
-        if told != expected {
+        if status != expected {
             let at = explained.case;
-            wrong.push(format!("{file}: {}: cases[{at}]: {told:?}\n  and not {expected:?}", case.name));
+            wrong.push(format!("{file}: {}: cases[{at}]: {status:?}\n  and not {expected:?}", case.name));
         }
-        assert_eq!(explained.status, told, "{file}: {}", case.name);
+        assert_eq!(explained.status, status, "{file}: {}", case.name);
         assert_eq!(explained.origin, RuleOrigin::Builtin(file), "{file}: {}", case.name);
         assert_eq!(explained.before.len(), explained.case, "{file}: {}", case.name);
     }
@@ -117,7 +117,7 @@ fn heartbeats_change_no_status() {
     ];
     let rules = StatusRules::builtin();
     for (file, mut case) in every_case() {
-        let told = case.judged_status(&rules);
+        let before = case.judged_status(&rules);
         let Some(status) = case.object.get_mut("status").and_then(Value::as_object_mut) else { continue };
         let mut beat = |object: &mut Map<String, Value>| {
             object.extend(HEARTBEATS.map(|key| (key.to_string(), json!("2031-07-07T07:07:07Z"))));
@@ -125,7 +125,7 @@ fn heartbeats_change_no_status() {
         let conditions = status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten();
         conditions.filter_map(Value::as_object_mut).for_each(&mut beat);
         beat(status);
-        assert_eq!(case.judged_status(&rules), told, "{file}: {}", case.name);
+        assert_eq!(case.judged_status(&rules), before, "{file}: {}", case.name);
     }
 }
 
@@ -135,12 +135,12 @@ fn a_status_that_is_behind_is_never_taken_for_success_by_the_ladder() {
     for (file, mut case) in every_case().filter(|(file, _)| *file == "generic") {
         case.object["metadata"]["generation"] = json!(9);
         case.object["status"]["observedGeneration"] = json!(8);
-        let told = case.judged_status(&rules);
+        let status = case.judged_status(&rules);
         // A deletion increases the generation. An object that was terminal before stays so.
-        let was_over = told.terminal && !case.object["metadata"]["deletionTimestamp"].is_null();
+        let was_over = status.terminal && !case.object["metadata"]["deletionTimestamp"].is_null();
         assert!(
-            was_over || ["Unknown", "Cancelled"].contains(&&*told.phase),
-            "{file}: {}: {told:?}",
+            was_over || ["Unknown", "Cancelled"].contains(&&*status.phase),
+            "{file}: {}: {status:?}",
             case.name
         );
     }

@@ -27,9 +27,9 @@ fn always(group: &str, kind: Value) -> RuleSpec {
 fn an_operators_rule_takes_the_place_of_the_builtin_one_for_its_kinds_alone() {
     let rules = StatusRules::with_rules(&[always("kubeflow.org", json!(["PyTorchJob", "NewJob"]))]).unwrap();
     for kind in ["PyTorchJob", "NewJob"] {
-        let told = rules.explain_status("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
-        assert_eq!((&*told.status.reason, told.origin), ("a", RuleOrigin::Operator(0)));
-        assert_eq!(told.reason_from.as_deref(), Some("@metadata.name"));
+        let explanation = rules.explain_status("kubeflow.org", kind, NAMED.as_bytes()).unwrap();
+        assert_eq!((&*explanation.status.reason, explanation.origin), ("a", RuleOrigin::Operator(0)));
+        assert_eq!(explanation.reason_from.as_deref(), Some("@metadata.name"));
     }
     assert_eq!(rules.status_of("kubeflow.org", "TFJob", NAMED.as_bytes()).phase, "Pending");
     assert_eq!(rules.status_of("other.org", "NewJob", NAMED.as_bytes()).phase, "Unknown");
@@ -50,8 +50,8 @@ fn an_operator_may_replace_the_ladder_for_all_other_kinds() {
 fn a_fault_names_its_place_and_says_what_to_do() {
     let last = json!({"when": [], "phase": "Running"});
     let with = |case: Value| fault(json!([case, last]));
-    let one = |test: Value| with(json!({"when": [test], "phase": "Running"}));
-    for (told, wanted) in [
+    let rule_with = |test: Value| with(json!({"when": [test], "phase": "Running"}));
+    for (message, wanted) in [
         (fault(json!([])), "[0].cases: is empty"),
         (
             fault(json!([{"when": [], "phase": "Great"}])),
@@ -63,40 +63,41 @@ fn a_fault_names_its_place_and_says_what_to_do() {
         ),
         (with(json!({"when": [], "phase": "Running"})), "[0].cases[0].when: is empty and always holds"),
         (
-            one(json!({"at": "status", "exists": true})),
+            rule_with(json!({"at": "status", "exists": true})),
             "[0].cases[0].when[0].at: `status` is not a path: it needs at least two keys",
         ),
         (
-            one(json!({"at": ["a.b", "a..b"], "exists": true})),
+            rule_with(json!({"at": ["a.b", "a..b"], "exists": true})),
             "[0].cases[0].when[0].at[1]: `a..b` is not a path",
         ),
-        (one(json!({"at": [], "exists": true})), "[0].cases[0].when[0].at: names no path"),
-        (one(json!({"at": "a.b"})), "[0].cases[0].when[0]: needs exactly one of"),
-        (one(json!({"at": "a.b", "is": 1, "above": 3})), "[0].cases[0].when[0]: needs exactly one of"),
-        (one(json!({"at": "a.b", "is": ["x"]})), "[0].cases[0].when[0].is: is no text"),
-        (one(json!({"at": "a.b", "behind": "c"})), "[0].cases[0].when[0].behind: `c` is not a path"),
-        (one(json!({"at": "a.b[", "exists": true})), "a `]` is missing"),
-        (one(json!({"at": "a.b[]", "exists": true})), "`[]` is empty"),
+        (rule_with(json!({"at": [], "exists": true})), "[0].cases[0].when[0].at: names no path"),
+        (rule_with(json!({"at": "a.b"})), "[0].cases[0].when[0]: needs exactly one of"),
+        (rule_with(json!({"at": "a.b", "is": 1, "above": 3})), "[0].cases[0].when[0]: needs exactly one of"),
+        (rule_with(json!({"at": "a.b", "is": ["x"]})), "[0].cases[0].when[0].is: is no text"),
+        (rule_with(json!({"at": "a.b", "behind": "c"})), "[0].cases[0].when[0].behind: `c` is not a path"),
+        (rule_with(json!({"at": "a.b[", "exists": true})), "a `]` is missing"),
+        (rule_with(json!({"at": "a.b[]", "exists": true})), "`[]` is empty"),
         (
             with(json!({"when": [{"at": "a.b", "is": 1}], "phase": "Running", "message": ["", "@a"]})),
             "[0].cases[0].message[1]: `a` is not",
         ),
     ] {
-        assert!(told.contains(wanted), "{told}\nlacks {wanted}");
+        assert!(message.contains(wanted), "{message}\nlacks {wanted}");
     }
     let number = rule(json!({"group": "g/v1", "kind": [], "ready": [{"sum": ["x"]}], "cases": [last]}));
-    let told = faults(&[number]).join("\n");
+    let messages = faults(&[number]).join("\n");
     for wanted in
         ["[0].kind: names no kind", "[0].group: leave out the version: `g`", "[0].ready[0].sum[0]: `x`"]
     {
-        assert!(told.contains(wanted), "{told}");
+        assert!(messages.contains(wanted), "{messages}");
     }
 }
 
 #[test]
 fn two_rules_for_one_kind_are_refused() {
-    let told = faults(&[always("g", json!("K")), always("g", json!(["J", "K"])), always("h", json!("K"))]);
-    assert_eq!(told, ["[1].kind: the rule 0 is for K already: keep one of them"]);
+    let messages =
+        faults(&[always("g", json!("K")), always("g", json!(["J", "K"])), always("h", json!("K"))]);
+    assert_eq!(messages, ["[1].kind: the rule 0 is for K already: keep one of them"]);
 }
 
 #[test]
@@ -114,19 +115,19 @@ fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
     let object = json!({"metadata": {"generation": 1}, "spec": {"suspend": false},
         "status": {"ready": 0, "active": 2, "conditions": [{"type": "Failed", "status": "False"}]}});
     let rules = StatusRules::builtin();
-    let told = rules.explain_status("batch", "Job", object.to_string().as_bytes()).unwrap();
-    assert_eq!((&*told.status.phase, told.origin), ("Starting", RuleOrigin::Builtin("job")));
+    let explanation = rules.explain_status("batch", "Job", object.to_string().as_bytes()).unwrap();
+    assert_eq!((&*explanation.status.phase, explanation.origin), ("Starting", RuleOrigin::Builtin("job")));
     let line = |tested: &super::super::TestedCase| {
         format!("{} | {} | {}", tested.field, tested.test, tested.found.join(", "))
     };
     assert_eq!(
-        told.held.iter().map(line).collect::<Vec<_>>(),
-        [format!("cases[{}].when[0] | status.active is above 0 | 2", told.case)]
+        explanation.held.iter().map(line).collect::<Vec<_>>(),
+        [format!("cases[{}].when[0] | status.active is above 0 | 2", explanation.case)]
     );
     assert_eq!(
-        line(&told.before[1]),
+        line(&explanation.before[1]),
         "cases[1].when[0] | status.conditions[type=Failed].status is True | \"False\""
     );
-    assert_eq!(line(&told.before[2]), "cases[2].when[0] | metadata.deletionTimestamp is there | ");
+    assert_eq!(line(&explanation.before[2]), "cases[2].when[0] | metadata.deletionTimestamp is there | ");
     assert!(rules.explain_status("batch", "Job", b"[1").is_none());
 }

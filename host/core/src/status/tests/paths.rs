@@ -1,4 +1,4 @@
-//! Tests of what a path finds.
+//! Tests of the results of paths.
 
 use serde_json::json;
 

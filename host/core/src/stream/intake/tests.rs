@@ -1,4 +1,4 @@
-//! Tests by hand, and tests against a model of a stream that forgets and repeats messages.
+//! Tests of single cases, and tests against a model of a stream that forgets and repeats messages.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +50,7 @@ fn a_hole_is_looked_for_again_before_it_is_a_gap_with_its_bounds() {
     intake.offer_arrival(&arrival(0, 1, 5, 0, 0), 1);
     assert_eq!(intake.offer_arrival(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::Hole);
     intake.reads_again(0);
-    // The state was in the stream, under a number that the server gave twice.
+    // The stream had the state under a number that the server assigned twice.
     assert_eq!(intake.offer_arrival(&arrival(0, 1, 7, 5, 0), 1), ArrivalAction::New(None));
     assert_eq!(intake.offer_arrival(&arrival(0, 9, 8, 7, 0), 1), ArrivalAction::New(None));
     assert_eq!(intake.offer_arrival(&arrival(0, 10, 12, 11, 0), 1), ArrivalAction::Hole);
@@ -80,7 +80,7 @@ fn who_begins_behind_the_beginning_has_a_gap_at_once() {
     assert_eq!((&*gap.after, &*gap.before), ("", "120"));
 }
 
-/// The line of an earlier version names the oldest line alone that has the state before.
+/// The line of an earlier version names only the oldest line that has the previous state.
 #[test]
 fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
     let mut intake = intake(&[0]);
@@ -101,8 +101,8 @@ fn after_two_kills_around_an_epoch_a_line_still_continues_what_was_read() {
     assert_eq!(offer(6, ("d", 63), None, 0), ArrivalAction::Foreign);
 }
 
-/// Nothing of the partition was sent in the first line. The state of the second one comes again in each line after it: a
-/// carrier that is killed at once after each start saves nothing.
+/// Nothing of the partition was sent in the first line. The state of the second line comes again in each
+/// later line, because a carrier that is killed at once after each start saves nothing.
 #[test]
 fn a_partition_that_was_empty_before_a_kill_is_read_on_in_the_line_after_the_next_kill_without_a_gap() {
     let mut lineage = JournalLineage::new("a".into());
@@ -121,7 +121,7 @@ fn a_partition_that_was_empty_before_a_kill_is_read_on_in_the_line_after_the_nex
     }
 }
 
-/// The journal is put back to its first line, of which this partition had nothing.
+/// The journal is restored to its first line, which had no state of this partition.
 #[test]
 fn a_journal_that_is_put_back_before_the_line_of_a_partitions_first_state_continues_without_a_gap() {
     let first = JournalLineage::new("a".into());
@@ -133,7 +133,8 @@ fn a_journal_that_is_put_back_before_the_line_of_a_partitions_first_state_contin
     }
 }
 
-/// A kill of the reader after three of the carrier: what it has saved comes again, in lines that are over.
+/// The reader is killed after three kills of the carrier: its saved states come again, in lines that are
+/// over.
 #[test]
 fn messages_of_lines_that_are_over_are_repeats_after_a_restart() {
     let (mut lineage, mut intake) = (JournalLineage::new("a".into()), intake(&[0]));
@@ -191,7 +192,7 @@ fn an_epoch_begins_when_nothing_older_can_come_from_any_partition() {
     assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
     assert_eq!(intake.offer_arrival(&arrival(1, 4, 6, 0, 0), 1), ArrivalAction::New(None));
     assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::Waits);
-    // The partition's next state belongs to the new epoch, too, so nothing is missing in front of it.
+    // The partition's next state also belongs to the new epoch, so nothing before it is missing.
     assert_eq!(intake.offer_arrival(&arrival(1, 8, 9, 6, 1), 1), ArrivalAction::Waits);
     assert_eq!(intake.offer_arrival(&arrival(0, 6, 7, 5, 1), 1), ArrivalAction::New(None));
     assert_eq!(intake.current_epoch(), 1);
@@ -273,7 +274,7 @@ struct IntakeModel {
     intake: StreamIntake,
     came: BTreeMap<u32, u64>,
     stash: BTreeMap<u32, StateArrival>,
-    told: IntakeLog,
+    log: IntakeLog,
     durable: (StreamIntake, IntakeLog),
 }
 
@@ -281,17 +282,17 @@ impl IntakeModel {
     fn new() -> Self {
         let intake = intake(&(0..PARTITIONS).collect::<Vec<_>>());
         let durable = (intake.clone(), IntakeLog::default());
-        Self { intake, came: BTreeMap::new(), stash: BTreeMap::new(), told: IntakeLog::default(), durable }
+        Self { intake, came: BTreeMap::new(), stash: BTreeMap::new(), log: IntakeLog::default(), durable }
     }
 
     fn crash(&mut self) {
-        let (intake, told) = self.durable.clone();
-        *self = Self { intake: intake.with_positions_only(), told, ..Self::new() };
-        self.durable = (intake, self.told.clone());
+        let (intake, log) = self.durable.clone();
+        *self = Self { intake: intake.with_positions_only(), log, ..Self::new() };
+        self.durable = (intake, self.log.clone());
     }
 
     fn keep(&mut self, stream: &mut LossyStream) {
-        self.durable = (self.intake.clone(), self.told.clone());
+        self.durable = (self.intake.clone(), self.log.clone());
         for partition in 0..PARTITIONS {
             let came = self.came.get(&partition).copied().unwrap_or_default();
             let through = self.stash.get(&partition).map_or(came, |waits| waits.sequence - 1);
@@ -323,7 +324,7 @@ impl IntakeModel {
             ArrivalAction::Over(gap) => Some(gap),
             ArrivalAction::Foreign => panic!("it is one journal"),
             ArrivalAction::New(gap) => {
-                self.told.taken.push((partition, arrival.stood.position, arrival.state.epoch));
+                self.log.taken.push((partition, arrival.stood.position, arrival.state.epoch));
                 gap
             }
         };
@@ -332,7 +333,7 @@ impl IntakeModel {
                 let rest = gap.message.split(flag).nth(1).unwrap();
                 rest.trim().split([' ', '`']).next().unwrap().parse().unwrap()
             };
-            self.told.missing.push((partition, bound("--after"), bound("--through")));
+            self.log.missing.push((partition, bound("--after"), bound("--through")));
         }
         true
     }
@@ -349,22 +350,21 @@ fn log(steps: &[(u32, u32)]) -> Vec<SourceEntry> {
     steps.iter().enumerate().map(entry).collect()
 }
 
-fn judge(log: &[SourceEntry], told: &IntakeLog, may_miss: bool) {
-    let taken: Vec<_> = told.taken.iter().map(|(_, position, _)| *position).collect();
-    for entry in log {
+fn judge(sent: &[SourceEntry], log: &IntakeLog, may_miss: bool) {
+    let taken: Vec<_> = log.taken.iter().map(|(_, position, _)| *position).collect();
+    for entry in sent {
         let count = taken.iter().filter(|position| **position == entry.position).count();
-        let is_missing = told.missing.iter().any(|(partition, after, through)| {
+        let is_missing = log.missing.iter().any(|(partition, after, through)| {
             *partition == entry.partition && *after < entry.position && entry.position <= *through
         });
-        assert_eq!(count + usize::from(is_missing), 1, "{entry:?} of {told:?}");
+        assert_eq!(count + usize::from(is_missing), 1, "{entry:?} of {log:?}");
     }
     for partition in 0..PARTITIONS {
-        let of =
-            told.taken.iter().filter(|(other, ..)| *other == partition).map(|(_, position, _)| *position);
-        assert!(of.is_sorted(), "{told:?}");
+        let of = log.taken.iter().filter(|(other, ..)| *other == partition).map(|(_, position, _)| *position);
+        assert!(of.is_sorted(), "{log:?}");
     }
-    assert!(told.taken.iter().map(|(.., epoch)| *epoch).is_sorted(), "an older epoch came later: {told:?}");
-    assert!(may_miss || told.missing.is_empty(), "nothing was forgotten: {told:?}");
+    assert!(log.taken.iter().map(|(.., epoch)| *epoch).is_sorted(), "an older epoch came later: {log:?}");
+    assert!(may_miss || log.missing.is_empty(), "nothing was forgotten: {log:?}");
 }
 
 proptest::proptest! {
@@ -378,7 +378,7 @@ proptest::proptest! {
         for (step, count) in steps {
             match step {
                 0 | 1 => stream.carry(&log, count as usize),
-                // The carrier begins again from its saved place.
+                // The carrier begins again at its saved place.
                 2 => stream.carried = stream.carried.saturating_sub(count as usize),
                 3 => {
                     forgot |= stream.messages.len() as u64 > 0;
@@ -392,8 +392,8 @@ proptest::proptest! {
             }
         }
         stream.carry(&log, log.len());
-        // The reader can't miss what lies behind the last message of a partition: it learns of a hole from
-        // the message after it.
+        // The reader can't miss a state after the last message of a partition, because only a later message
+        // would show the hole.
         let last = log.last().map_or(0, |entry| entry.epoch);
         let mut whole = log.clone();
         for partition in 0..PARTITIONS {
@@ -407,6 +407,6 @@ proptest::proptest! {
             let each: Vec<_> = (0..PARTITIONS).map(|partition| model.read(&stream, partition)).collect();
             moved = each.contains(&true);
         }
-        judge(&whole, &model.told, forgot);
+        judge(&whole, &model.log, forgot);
     }
 }

@@ -1,6 +1,6 @@
-//! Group commit under every order of its callers: shuttle chooses which task goes on wherever one
-//! waits. The store of these tests is in memory. Like a database, it finishes a transaction whose
-//! caller is gone, and its answer may be lost.
+//! Runs group commit under many interleavings of its callers: shuttle chooses the next task at each await.
+//! The store is a model in memory. Like a database, it completes a transaction whose caller was dropped, and
+//! its answer may be lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +19,26 @@ use crate::store::memory::chain_ends::ChainEnd;
 use crate::store::memory::{FoundObject, NextNumbers, ObjectIdentity, StoreMemory};
 use crate::store::rows::{KnownKeys, ObjectRow, RowBatch, StateKey, StoreResult as Answered};
 
-/// Orders that are tried. Each takes one or two milliseconds.
+/// The number of interleavings that a test tries. Each takes one or two milliseconds.
 const ORDERS: usize = 1500;
 const SOURCES: u64 = 2;
 const APPENDS: u64 = 3;
 
-/// Faults of the store that the judge has to find.
+/// Bugs that can be planted in the model store. The tests must detect each of them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct StoreFaults {
     /// The writer does not wait for an abandoned transaction to end.
     is_hasty: bool,
-    /// A transaction is answered before it is there.
+    /// A transaction is answered before its rows are visible.
     is_early: bool,
-    /// The writer does not report that another process wrote.
+    /// The writer does not report that another process has written.
     is_forgetful: bool,
-    /// A session that was ended for its silence still commits.
+    /// A session that the server ended for its silence still commits.
     is_undead: bool,
 }
 
-/// Looks in vain for the journal before whoever holds it is taken for stopped.
-const PATIENCE: usize = 2;
+/// How often a reconnecting writer looks for the lock before it ends the session that holds it.
+const FAILED_LOOKS: usize = 2;
 
 #[derive(Default)]
 struct ModelDisk {
@@ -48,9 +48,9 @@ struct ModelDisk {
     kinds: hashbrown::HashMap<(String, String, String), i64>,
     saves: Vec<Seq>,
     under_way: usize,
-    /// Grows with what another process has to learn.
+    /// Incremented by every commit that other processes have to read.
     epoch: u64,
-    /// The session in whose transaction it is: of a process, which counts its own.
+    /// The process and the session whose transaction holds the writer's row.
     held: Option<(usize, u64)>,
 }
 
@@ -71,7 +71,7 @@ impl ModelDisk {
         }
     }
 
-    /// Every state as `source/uid/version`.
+    /// All states as `source/uid/version`.
     fn ids(&self) -> Vec<String> {
         let id = |(object, key): &(i64, StateKey)| {
             let object = &self.objects[object];
@@ -91,10 +91,10 @@ impl ModelDisk {
 struct ModelStore {
     disk: Arc<Mutex<ModelDisk>>,
     planted: StoreFaults,
-    /// Where several processes share the disk, its number and its session's.
+    /// The number of this process, if several processes share the disk.
     replica: Option<usize>,
     session: u64,
-    /// The epoch that it knows: as it was written, and as the transaction under way found it.
+    /// The epoch that this process last wrote or read, and the epoch that the open transaction found.
     epoch: u64,
     found: u64,
 }
@@ -108,7 +108,7 @@ impl ModelStore {
         self.replica.map(|replica| (replica, self.session))
     }
 
-    /// Nothing more is told to a session that was ended.
+    /// A session that was ended gets no more answers.
     fn check_session(&self) -> Answered<()> {
         match self.replica.is_some() && self.with(|disk| disk.held) != self.own() {
             true => Err(JournalError::Unavailable("the session was ended".into())),
@@ -120,9 +120,10 @@ impl ModelStore {
         look(&mut self.disk.lock().unwrap())
     }
 
-    /// Begins a transaction, which goes on by itself. Answered once it is decided.
+    /// Starts a transaction that continues even if its caller is dropped. The receiver gets the result once
+    /// it is decided.
     fn transact(&self, rows: Option<RowBatch>, saves: Vec<Seq>) -> oneshot::Receiver<bool> {
-        let (tell, told) = oneshot::channel();
+        let (answer_sender, answer) = oneshot::channel();
         let (disk, fails) = (Arc::clone(&self.disk), thread_rng().gen_range(0..8) == 0);
         self.with(|disk| disk.under_way += 1);
         let (own, is_undead) = (self.own(), self.planted.is_undead);
@@ -139,10 +140,10 @@ impl ModelStore {
                 disk.held = None;
             }
             disk.under_way -= 1;
-            // Whoever waited may be gone.
-            tell.send(!fails).ok();
+            // The caller may have been dropped.
+            answer_sender.send(!fails).ok();
         });
-        told
+        answer
     }
 }
 
@@ -150,7 +151,7 @@ impl ModelStore {
 impl StoreWriter for ModelStore {
     async fn reconnect(&mut self) -> Answered<()> {
         let own = self.own();
-        // Of several processes each waits for its own alone.
+        // If several processes share the disk, each waits only for its own transaction.
         let is_undecided = |disk: &mut ModelDisk| match own {
             Some(_) => disk.held == own && disk.under_way > 0,
             None => disk.under_way > 0,
@@ -211,8 +212,8 @@ impl StoreWriter for ModelStore {
         let mut looks = 0;
         while self.with(|disk| disk.held.is_some()) {
             looks += 1;
-            // Seldom, so that two don't end each other for ever.
-            if looks > PATIENCE && thread_rng().gen_range(0..12) == 0 {
+            // Rarely, so that two processes don't end each other's sessions for ever.
+            if looks > FAILED_LOOKS && thread_rng().gen_range(0..12) == 0 {
                 self.with(|disk| disk.held = None);
             }
             yield_now().await;
@@ -251,8 +252,8 @@ impl StoreWriter for ModelStore {
     async fn find_known_keys(&mut self, questions: Vec<(i64, StateKey)>) -> Answered<KnownKeys> {
         self.check_session()?;
         Ok(self.with(|disk| {
-            let there = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
-            there.filter(|(place, _)| questions.contains(place)).collect()
+            let known = disk.states.iter().map(|(seq, place)| (place.clone(), *seq));
+            known.filter(|(place, _)| questions.contains(place)).collect()
         }))
     }
 
@@ -300,7 +301,7 @@ impl StoreWriter for ModelStore {
     }
 }
 
-/// The id of a version of an object of a source.
+/// An append with one version of an object of a source.
 fn state(source: u64, version: u64) -> AppendBatch {
     let name: Arc<str> = format!("s{source}").into();
     let object =
@@ -323,15 +324,15 @@ fn state(source: u64, version: u64) -> AppendBatch {
     AppendBatch { source: name, states: vec![state], ..AppendBatch::default() }
 }
 
-/// Some turns of the others.
+/// Lets other tasks run for a few turns.
 async fn turns() {
     for _ in 0..thread_rng().gen_range(0..12) {
         yield_now().await;
     }
 }
 
-/// As the watch does it: until it is durable. Now and then whoever appends is stopped, and a
-/// successor does it again.
+/// Appends like the watch does: retries until the append is durable. Sometimes the caller is dropped, and a
+/// successor appends the same again.
 async fn append(group: &GroupCommit, append: AppendBatch) {
     loop {
         let given = append.clone();
@@ -350,7 +351,7 @@ async fn append(group: &GroupCommit, append: AppendBatch) {
     }
 }
 
-/// As the journal reads for a dispatcher: what is not remembered, from the disk.
+/// Reads like the journal does for a dispatcher: states that are no longer in memory come from the disk.
 fn read(group: &GroupCommit, disk: &Mutex<ModelDisk>, after: Seq) -> Vec<Seq> {
     let recent = group.recent.read().unwrap().states_after(after, usize::MAX);
     match recent {
@@ -359,14 +360,14 @@ fn read(group: &GroupCommit, disk: &Mutex<ModelDisk>, after: Seq) -> Vec<Seq> {
     }
 }
 
-/// Reads on whenever it is told that there is more, and skips what is not there for good.
+/// Reads on after each notification, and skips positions that hold no state.
 async fn follow(group: Arc<GroupCommit>, disk: Arc<Mutex<ModelDisk>>, states: u64) {
     let (mut newest, mut after, mut seen) = (group.newest_position(), 0, BTreeSet::new());
     while (seen.len() as u64) < states {
-        let told = *newest.borrow_and_update();
-        if told > after {
+        let end = *newest.borrow_and_update();
+        if end > after {
             let read = read(&group, &disk, after);
-            after = read.last().copied().unwrap_or_default().max(told);
+            after = read.last().copied().unwrap_or_default().max(end);
             seen.extend(read);
             assert_eq!(seen.len() as u64, after, "a position was skipped: {seen:?} of {after}");
         }
@@ -423,13 +424,13 @@ async fn work(planted: StoreFaults) {
     assert!(disk.states.keys().copied().eq(1..=SOURCES * APPENDS), "each once, without a hole");
 }
 
-/// Two processes witness the same into one journal, and each something of its own.
+/// Two processes append the same states to one journal, and each also appends states of its own.
 async fn share(planted: StoreFaults) {
     let disk = Arc::new(Mutex::new(ModelDisk::default()));
     let mut working = Vec::new();
     for replica in 0..2 {
         let store = ModelStore::of(&disk, planted, Some(replica));
-        // As it was before anything was written.
+        // The memory of a journal before anything was written.
         let next = NextNumbers { seq: 1, object: 1, status: 1, stream: 1, kind: 1, anchor: 1 };
         let memory = StoreMemory { next, ..StoreMemory::default() };
         let group = Arc::new(GroupCommit::new(
@@ -460,14 +461,14 @@ async fn share(planted: StoreFaults) {
     assert!(disk.states.keys().copied().eq(1..=3 * APPENDS), "each once, without a hole");
 }
 
-/// The usual stack is for less than a whole transaction.
+/// The default stack is too small for a whole transaction.
 fn config() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
     config
 }
 
-/// Tries many orders of what one process does. Returns what the first one says that fails.
+/// Tries many interleavings of one process. Returns the message of the first failure.
 fn first_failure(planted: StoreFaults) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(work(planted)));
@@ -476,7 +477,7 @@ fn first_failure(planted: StoreFaults) -> Option<String> {
     tried.err().map(|panic| panic_message(&*panic))
 }
 
-/// The same of two processes.
+/// Tries many interleavings of two processes. Returns the message of the first failure.
 fn first_failure_of_two(planted: StoreFaults) -> Option<String> {
     let tried = std::panic::catch_unwind(|| {
         Runner::new(RandomScheduler::new(ORDERS), config()).run(move || block_on(share(planted)));
@@ -490,7 +491,8 @@ fn in_every_order_what_two_processes_witness_is_there_once() {
     assert_eq!(first_failure_of_two(StoreFaults::default()), None, "shuttle prints the order above");
 }
 
-/// Two transactions were given one position, or a process finds that the journal ends before what it remembers.
+/// The messages that reveal stale memory: two transactions got the same position, or the journal ends before
+/// the end that the process remembers.
 const DOUBLED: [&str; 2] = ["was given twice", "lies behind the journal's end"];
 
 #[test]

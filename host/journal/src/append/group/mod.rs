@@ -30,18 +30,18 @@ use crate::store::memory::StoreMemory;
 use crate::store::rows::RowBatch;
 use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
-use work::{AnswerSender, WorkDone, answer_works, not_mine};
-pub(crate) use work::{GroupWork, StillSo};
+use work::{AnswerSender, WorkDone, answer_works, not_leader_error};
+pub(crate) use work::{FactsCheck, GroupWork};
 
-/// The most states of one transaction: two full batches of the watch. More would gain little, and the first
-/// would wait longer.
-const STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
+/// The most states in one transaction: two full batches of the watch. A larger transaction would gain little
+/// and delay its first caller.
+const MOST_STATES: usize = 2 * kubewitness_core::limits::APPEND_BATCH;
 
-/// The most saves of one transaction. A plugin has one at a time.
-const WORKS: usize = 256;
+/// The most saves in one transaction. A plugin has at most one save in flight.
+const MOST_SAVES: usize = 256;
 
 /// The most states that may arrive between the search for unused rows and their removal.
-const SINCE: usize = 16 * 1024;
+const STATES_SINCE_SEARCH: usize = 16 * 1024;
 
 /// The state that only the leader may touch.
 pub(crate) struct LeaderState {
@@ -131,7 +131,7 @@ impl GroupCommit {
             self.run_transaction(&mut lead).await;
         }
         match lead.writer.take() {
-            // A file whose last write is in doubt is neither synced, written nor tidied again.
+            // If the last write is in doubt, the file must not be synced, written or vacuumed again.
             Some(writer) if self.fatal_error().is_some() => {
                 writer.abandon_store();
                 Ok(())
@@ -142,7 +142,7 @@ impl GroupCommit {
     }
 
     /// Reads what a plugin saved, once everything before it is durable. It reads on the writer's connection:
-    /// a lagging copy would cause states to be delivered again.
+    /// a lagging replica would cause states to be delivered again.
     pub async fn query_plugin_data<T>(
         &self,
         plugin: &str,
@@ -159,12 +159,12 @@ impl GroupCommit {
                 writer.load_memory().await?
             }
         };
-        let told = question(writer.store_reader(), plugin).await?;
+        let answer = question(writer.store_reader(), plugin).await?;
         *kept = Some(memory);
-        Ok(told)
+        Ok(answer)
     }
 
-    /// One transaction.
+    /// Runs one transaction for all callers in the queue.
     async fn run_transaction(&self, lead: &mut LeaderState) {
         if lead.under_way.is_empty() {
             lead.under_way = self.take();
@@ -191,10 +191,10 @@ impl GroupCommit {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let mut works = Vec::new();
         let mut weight = 0;
-        // The first is always taken, however large it is.
+        // The first append is always taken, even if it exceeds the limit alone.
         while let Some(next) = queue.front()
-            && (works.is_empty() || weight + next.work_weight() <= STATES)
-            && works.len() < WORKS
+            && (works.is_empty() || weight + next.work_weight() <= MOST_STATES)
+            && works.len() < MOST_SAVES
             && !works.last().is_some_and(GroupWork::is_alone)
             && (works.is_empty() || !next.is_alone())
         {
@@ -207,21 +207,22 @@ impl GroupCommit {
     async fn commit_works(&self, lead: &mut LeaderState) -> Result<WorkDone, JournalError> {
         let LeaderState { writer, memory: kept, under_way } = lead;
         let writer = &mut **writer.as_mut().ok_or_else(closed_error)?;
-        // Taken out until the work succeeds; if it fails, the memory is read again.
+        // The memory is taken out for the duration of the work. If the work fails, the memory stays empty and
+        // is read again.
         let remembered = kept.take();
         if remembered.is_none() {
             writer.reconnect().await?;
         }
-        let said = match &under_way[..] {
+        let is_changed = match &under_way[..] {
             [GroupWork::Lead(leads, _)] => Some(writer.set_leadership(*leads).await?),
             [GroupWork::ElectBy(lease, _)] => Some(writer.elect_by(lease).await?),
             [GroupWork::Mark(unfinished, _)] => Some(writer.mark_import(*unfinished).await?),
             [GroupWork::Forget(plugin, _)] => Some(writer.forget_plugin(plugin).await?),
             _ => None,
         };
-        if said.is_some() {
+        if is_changed.is_some() {
             *kept = remembered;
-            return Ok(WorkDone::Said);
+            return Ok(WorkDone::Changed);
         }
         let turn = writer.begin_transaction().await?;
         let plans = under_way.iter().any(GroupWork::depends_on_rows);
@@ -231,9 +232,11 @@ impl GroupCommit {
             _ => writer.load_memory().await?,
         };
         let done = match &under_way[..] {
-            [GroupWork::Remove(..) | GroupWork::Sweep(..)] if !turn.dispatches => return Err(not_mine()),
-            [GroupWork::Remove(removal, still_so, _)] => {
-                WorkDone::Removed(self.remove(writer, removal, *still_so).await?)
+            [GroupWork::Remove(..) | GroupWork::Sweep(..)] if !turn.dispatches => {
+                return Err(not_leader_error());
+            }
+            [GroupWork::Remove(removal, check_facts, _)] => {
+                WorkDone::Removed(self.remove(writer, removal, *check_facts).await?)
             }
             [GroupWork::Sweep(sweep, _)] => {
                 WorkDone::Removed(sweep_unused_rows(writer, &mut memory, sweep).await?)
@@ -259,13 +262,13 @@ impl GroupCommit {
         } else {
             writer.end_transaction().await?;
         }
-        // The journal also has what others wrote and this process has not learned yet.
+        // The journal also contains states that other processes wrote and this one has not read yet.
         let newest = turn.newest.unwrap_or_default().max(memory.next.seq - 1);
         self.publish_states(planned.states, newest);
-        let told = |answer: Result<PlacedStates, _>| {
+        let result = |answer: Result<PlacedStates, _>| {
             answer.map(|PlacedStates { seqs, through }| AppendResult { seqs, through, newest })
         };
-        let appended = planned.answers.into_iter().map(told).collect();
+        let appended = planned.answers.into_iter().map(result).collect();
         Ok(WorkDone::Written { appended, dispatches: turn.dispatches })
     }
 
@@ -275,9 +278,9 @@ impl GroupCommit {
         &self,
         writer: &mut dyn StoreWriter,
         removal: &RemovalPlan,
-        still_so: StillSo,
+        check_facts: FactsCheck,
     ) -> Result<bool, JournalError> {
-        if !still_so(writer.store_reader().retention_reader(), removal).await? {
+        if !check_facts(writer.store_reader().retention_reader(), removal).await? {
             writer.end_transaction().await?;
             return Ok(false);
         }
@@ -298,7 +301,7 @@ impl GroupCommit {
     }
 }
 
-/// The writes of plugins, oldest first.
+/// Collects the writes of plugins, oldest first.
 fn plugin_writes_of(works: &[GroupWork]) -> PluginWrites<'_> {
     let mut left = PluginWrites { is_lax: true, ..PluginWrites::default() };
     for work in works {
@@ -333,8 +336,12 @@ async fn sweep_unused_rows(
 ) -> Result<bool, JournalError> {
     let mut sweep = sweep.clone();
     if sweep.has_referenced() {
-        let since = writer.store_reader().retention_reader().references_after(sweep.through, SINCE).await?;
-        if since.last.is_some_and(|last| last >= sweep.through + SINCE as Seq) {
+        let since = writer
+            .store_reader()
+            .retention_reader()
+            .references_after(sweep.through, STATES_SINCE_SEARCH)
+            .await?;
+        if since.last.is_some_and(|last| last >= sweep.through + STATES_SINCE_SEARCH as Seq) {
             writer.end_transaction().await?;
             return Ok(false);
         }
@@ -347,7 +354,7 @@ async fn sweep_unused_rows(
     Ok(true)
 }
 
-/// A wrong append is refused alone; the others in its batch continue.
+/// Plans all appends of a batch. An invalid append is refused alone; the others in its batch continue.
 async fn plan_all(
     writer: &mut dyn StoreWriter,
     memory: &mut StoreMemory,
@@ -364,7 +371,7 @@ async fn plan_all(
     let mut epochs: HashMap<&str, u32> = HashMap::new();
     let mut checks = Vec::with_capacity(appends.len());
     for append in &appends {
-        // Also compared with earlier appends of the same batch.
+        // Also detects gaps that an earlier append of the same batch has overtaken.
         let epoch = epochs.entry(&append.source).or_insert(append.epoch);
         let check = match append.epoch < *epoch {
             true => Err(plan::epoch_over_error(append, *epoch)),

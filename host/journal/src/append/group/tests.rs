@@ -98,7 +98,7 @@ async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_ro
     };
     assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
     assert_eq!(*desk.group.newest_position().borrow(), version - 1);
-    // Again and again, and nothing is half there.
+    // Each of several retries leaves nothing half-written.
     for _ in 0..3 {
         let error = desk.append(version).await.unwrap_err();
         assert!(matches!(error, JournalError::Unavailable(_)), "{error}");
@@ -115,7 +115,7 @@ async fn a_full_disk_is_unavailable_and_it_goes_on_where_it_was_once_there_is_ro
 async fn a_handle_whose_write_is_in_doubt_is_not_used_again() {
     let desk = GroupBench::open(tempfile::tempdir().unwrap()).await;
     desk.append(1).await.unwrap();
-    // Somebody else wrote at the position that comes next: what the writer knows isn't so.
+    // Another writer used the next position, so the writer's memory is wrong.
     let path = desk.folder.path().join("journal.db");
     let other = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
     let mut other = sqlx::ConnectOptions::connect(&other).await.unwrap();
@@ -124,7 +124,7 @@ async fn a_handle_whose_write_is_in_doubt_is_not_used_again() {
     sqlx::raw_sql(text).execute(&mut other).await.unwrap();
     let error = desk.append(2).await.unwrap_err();
     assert!(matches!(error, JournalError::Fatal(_)), "{error}");
-    // Also when the cause has passed.
+    // The journal stays closed even after the cause is removed.
     sqlx::raw_sql("DELETE FROM states WHERE seq = 2").execute(&mut other).await.unwrap();
     sqlx::Connection::close(other).await.unwrap();
     let error = desk.append(3).await.unwrap_err();

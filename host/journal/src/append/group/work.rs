@@ -1,4 +1,4 @@
-//! The work that callers queue, and their answers.
+//! The requests that callers queue, and the channels that return their answers.
 
 use std::collections::VecDeque;
 
@@ -15,23 +15,23 @@ use crate::store::rows::removal::{RemovalPlan, UnusedRows};
 pub(super) type AnswerSender<T> = oneshot::Sender<Result<T, JournalError>>;
 
 /// Checks that the facts behind a removal still hold. Retention supplies it, and the writer calls it.
-pub(crate) type StillSo =
+pub(crate) type FactsCheck =
     for<'a> fn(&'a mut dyn RetentionReader, &'a RemovalPlan) -> BoxFuture<'a, Result<bool, JournalError>>;
 
-/// The requests of callers. Each may be executed twice.
+/// A queued request. Each may be executed twice, because a transaction whose answer was lost is repeated.
 pub(crate) enum GroupWork {
     Append(AppendBatch, AnswerSender<AppendResult>),
     Save(String, ProgressSave, AnswerSender<()>),
     Note(String, Vec<KvWrite>, NoteDurability, AnswerSender<()>),
     Replay(LetterMarking, AnswerSender<()>),
     /// Runs in its own transaction, which first checks that the facts still hold.
-    Remove(Box<RemovalPlan>, StillSo, AnswerSender<bool>),
+    Remove(Box<RemovalPlan>, FactsCheck, AnswerSender<bool>),
     Sweep(Box<UnusedRows>, AnswerSender<bool>),
-    /// Writes nothing: it is answered once everything before it is durable and the store was checked.
+    /// Writes nothing. It is answered once all earlier work is durable and the store was checked.
     Settle(AnswerSender<()>),
     /// Makes this process the leader or not. Only the leader writes what plugins save.
     Lead(bool, AnswerSender<()>),
-    /// The Lease with which the replicas elect the leader.
+    /// Names the Lease with which the replicas elect the leader.
     ElectBy(String, AnswerSender<()>),
     /// Marks the journal as holding an unfinished import, or removes the mark.
     Mark(bool, AnswerSender<()>),
@@ -56,7 +56,7 @@ impl GroupWork {
         }
     }
 
-    /// Whether its meaning depends on the rows that already exist.
+    /// Whether the result of this request depends on the rows that already exist.
     pub fn depends_on_rows(&self) -> bool {
         matches!(self, Self::Append(..) | Self::Sweep(..))
     }
@@ -74,7 +74,7 @@ impl GroupWork {
     }
 
     pub fn answer_error(self, error: JournalError) {
-        // A caller that is gone needs no answer.
+        // A caller that was dropped needs no answer.
         match self {
             Self::Append(_, answer) => drop(answer.send(Err(error))),
             Self::Save(_, _, answer)
@@ -102,18 +102,18 @@ pub(super) enum WorkDone {
     },
     /// Whether the facts still held, so that the removal was made.
     Removed(bool),
-    /// The leader, the election, the import mark or a plugin's data was changed.
-    Said,
+    /// The leadership, the election, the import mark or the saved data of a plugin was changed.
+    Changed,
 }
 
 pub(super) fn answer_works(works: Vec<GroupWork>, done: WorkDone) {
     let (mut appended, dispatches, removed) = match done {
         WorkDone::Written { appended, dispatches } => (appended, dispatches, false),
         WorkDone::Removed(removed) => (VecDeque::new(), true, removed),
-        WorkDone::Said => (VecDeque::new(), true, false),
+        WorkDone::Changed => (VecDeque::new(), true, false),
     };
     for work in works {
-        // A caller that is gone needs no answer.
+        // A caller that was dropped needs no answer.
         match work {
             GroupWork::Append(_, answer) => {
                 if let Some(appended) = appended.pop_front() {
@@ -123,7 +123,7 @@ pub(super) fn answer_works(works: Vec<GroupWork>, done: WorkDone) {
             GroupWork::Save(_, _, answer) | GroupWork::Note(.., answer) | GroupWork::Replay(_, answer)
                 if !dispatches =>
             {
-                drop(answer.send(Err(not_mine())));
+                drop(answer.send(Err(not_leader_error())));
             }
             GroupWork::Save(_, _, answer)
             | GroupWork::Note(.., answer)
@@ -140,8 +140,9 @@ pub(super) fn answer_works(works: Vec<GroupWork>, done: WorkDone) {
     }
 }
 
-/// A temporary error: it ends once this process becomes the leader.
-pub(super) fn not_mine() -> JournalError {
+/// The error for a write that only the leader may make. It is temporary: the caller retries until this
+/// process is the leader.
+pub(super) fn not_leader_error() -> JournalError {
     JournalError::Unavailable(
         "another replica is the leader: only the leader writes what plugins save".into(),
     )

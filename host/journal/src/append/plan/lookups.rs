@@ -83,7 +83,7 @@ pub(crate) fn check(memory: &StoreMemory, append: &AppendBatch) -> Result<(), Jo
     Ok(())
 }
 
-/// Refuses to tell of a gap where another witness has seen the states.
+/// Refuses a gap if another witness has already stored the versions in it.
 fn check_overtaken(memory: &StoreMemory, append: &AppendBatch) -> Result<(), JournalError> {
     let Some(since) = &append.since else { return Ok(()) };
     let source =

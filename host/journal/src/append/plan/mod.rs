@@ -31,8 +31,8 @@ use lookups::{id_prefix, id_rest, is_version, key_of};
 pub(crate) use placed::PlacedStates;
 use placed::StatePlace;
 
-/// How many steps of a chain are between two snapshots of a live object. At startup, at most this many deltas
-/// are applied for each object. In return, a state costs less than with the whole object in it.
+/// The number of steps between two snapshots of a live object. At startup, at most this many deltas are
+/// applied for each object. A smaller number would store whole documents more often.
 const SNAPSHOT_STEPS: u8 = 8;
 
 /// A batch that is being planned. Planning changes the memory; if the transaction fails, both are discarded.
@@ -330,8 +330,8 @@ impl<'a> BatchPlan<'a> {
     /// Updates the row of an object for a new state.
     fn update_object(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seq: Seq, late: bool) {
         let certain = state.change != Change::Gap && !late;
-        // A deletion may come without a version, or with one that was overtaken. The object still ends, but
-        // its newest version never decreases.
+        // A deletion may come without a version, or with an older one than was seen before. The object still
+        // ends, but its newest version never decreases.
         let known = is_version(state.change) || !state.resource_version.as_str().is_empty();
         if certain && known && tail.compare_version(&state.resource_version) != Some(Ordering::Less) {
             tail.set_newest(Some(&state.resource_version), seq);
@@ -349,7 +349,8 @@ impl<'a> BatchPlan<'a> {
         self.rows.snapshots.insert(object, SnapshotRow { object, seq, packed });
     }
 
-    /// A known state can still change something: the object may have been considered deleted.
+    /// Updates the chain for a state that was already stored. It can still change something: the object may
+    /// have counted as deleted.
     fn note_known_state(&mut self, tail: &mut ChainEnd, state: &WitnessedState, seen: Seq) {
         let stale = tail.compare_version(&state.resource_version) == Some(Ordering::Less);
         let was_live = tail.live;

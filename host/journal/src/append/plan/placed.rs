@@ -1,4 +1,4 @@
-//! The positions that the states of an append got.
+//! The positions that an append got.
 
 use kubewitness_core::Seq;
 
@@ -11,7 +11,7 @@ pub(crate) struct PlacedStates {
     pub through: Seq,
 }
 
-/// The position of a state.
+/// The position of one state, and whether the state is new.
 #[derive(Clone, Copy)]
 pub(super) enum StatePlace {
     Fresh(Seq),

@@ -77,7 +77,7 @@ struct JournalImport<'a> {
     journal: &'a Journal,
     lines: ImportLines<'a>,
     stories: ImportStreams,
-    there: ImportedBefore,
+    imported_before: ImportedBefore,
     batch: ImportBatch,
 }
 
@@ -99,8 +99,10 @@ impl Journal {
             self.mark_unfinished(true).await.map_err(|error| ImportError::Journal { line: 1, error })?;
         }
         let stories = ImportStreams::new(header.selected);
-        let there = ImportedBefore { page: VecDeque::new(), after: 0, states };
-        JournalImport { journal: self, lines, stories, there, batch: ImportBatch::default() }.run().await
+        let imported_before = ImportedBefore { page: VecDeque::new(), after: 0, states };
+        JournalImport { journal: self, lines, stories, imported_before, batch: ImportBatch::default() }
+            .run()
+            .await
     }
 }
 
@@ -131,7 +133,7 @@ impl JournalImport<'_> {
 
     async fn import_state(&mut self, state: State, document: Bytes) -> Result<(), ImportError> {
         let fits = self.stories.next(&state, &document);
-        let may_be_told = fits.map_err(|contradiction| {
+        let needs_lookup = fits.map_err(|contradiction| {
             let reason = format!("its state contradicts the lines before: {}", contradiction.text);
             self.lines.error_at_line(reason, AGAIN)
         })?;
@@ -142,13 +144,13 @@ impl JournalImport<'_> {
             self.append_batch().await?;
         }
         self.batch.push(state, document, self.lines.line_number());
-        self.batch.is_closed = may_be_told;
+        self.batch.is_closed = needs_lookup;
         Ok(())
     }
 
     /// Whether the state was imported before. Then the two must be equal.
     async fn was_imported(&mut self, state: &State, document: &[u8]) -> Result<bool, ImportError> {
-        let ImportedBefore { page, after, states } = &mut self.there;
+        let ImportedBefore { page, after, states } = &mut self.imported_before;
         if self.stories.count_states() > *states {
             return Ok(false);
         }
@@ -156,21 +158,21 @@ impl JournalImport<'_> {
             let failed = |error| ImportError::Journal { line: self.lines.line_number(), error };
             *page = self.journal.states_with_sums(*after, PAGE).await.map_err(failed)?.into();
         }
-        let Some((there, sum)) = page.pop_front() else {
+        let Some((imported, sum)) = page.pop_front() else {
             let reason =
                 format!("the journal lacks states after position {after} that the import had stored");
             return Err(self.lines.error_at_line(reason, SAME));
         };
-        *after = there.seq;
-        // Each journal has its own positions. If the beginning is missing, so may be the newer version for
-        // which a state counted as late.
-        let is_it = State {
+        *after = imported.seq;
+        // Positions differ between journals. If the oldest states are missing, the newer version that made a
+        // state late may be among them.
+        let is_same = State {
             seq: state.seq,
             late: state.late,
             quotes_none_under: state.quotes_none_under,
-            ..(*there).clone()
+            ..(*imported).clone()
         } == *state;
-        match is_it && sum == checksum(document) {
+        match is_same && sum == checksum(document) {
             true => Ok(true),
             false => {
                 let reason = format!("its state is not the one that the journal has at position {after}");
@@ -203,8 +205,8 @@ impl JournalImport<'_> {
             let reason = format!("it counts {} states, and {states} came", end.states);
             return Err(self.lines.error_at_line(reason, AGAIN));
         }
-        if self.there.states > states {
-            let reason = format!("the journal has {} states already", self.there.states);
+        if self.imported_before.states > states {
+            let reason = format!("the journal has {} states already", self.imported_before.states);
             return Err(self.lines.error_at_line(reason, SAME));
         }
         if end.sources.len() > SOURCES {

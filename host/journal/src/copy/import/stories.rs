@@ -15,7 +15,7 @@ use crate::report::code;
 use crate::store::memory::chain_ends::{MarkKeys, ObjectMark};
 use crate::verify::story::{self, NameHolders, ObjectLife, StoryContradiction};
 
-/// One object in its newest epoch in the export.
+/// The history of one object in its newest epoch in the export.
 struct ObjectSoFar {
     epoch: u32,
     life: ObjectLife,
@@ -23,7 +23,7 @@ struct ObjectSoFar {
     name: u32,
 }
 
-/// A source, as far as it was read.
+/// The history of one source up to the current line.
 struct ImportStream {
     epoch: u32,
     /// The greatest numeric version of this epoch; 0 if none is numeric.
@@ -38,7 +38,7 @@ pub(super) struct ImportStreams {
     sources: HashMap<Arc<str>, ImportStream>,
     states: u64,
     last: Seq,
-    /// Something is missing: a selection left it out, or retention removed it.
+    /// States are missing: a selection left them out, or retention removed them.
     has_holes: bool,
 }
 
@@ -68,20 +68,21 @@ impl ImportStreams {
         self.check_source_order(state)?;
         let fresh =
             || ObjectSoFar { epoch: state.epoch, life: ObjectLife::default(), name: name(&state.object) };
-        let told = self.objects.entry(self.marks.mark_of(&state.source, &state.object)).or_insert_with(fresh);
-        if told.epoch != state.epoch {
-            *told = fresh();
+        let history =
+            self.objects.entry(self.marks.mark_of(&state.source, &state.object)).or_insert_with(fresh);
+        if history.epoch != state.epoch {
+            *history = fresh();
         }
-        if told.name != name(&state.object) {
+        if history.name != name(&state.object) {
             let object = &state.object;
             let text = format!("{} was not called {}/{} before", object.uid, object.namespace, object.name);
             return Err(StoryContradiction::new(code::ID, text));
         }
-        let may_be_told = told.life.may_be_told(state);
-        self.holders.next(state, &told.life)?;
-        told.life.next(state, !self.has_holes)?;
-        gap.map_or(Ok(()), |gap| told.life.note_gap(&gap))?;
-        Ok(may_be_told)
+        let needs_lookup = history.life.needs_lookup(state);
+        self.holders.next(state, &history.life)?;
+        history.life.next(state, !self.has_holes)?;
+        gap.map_or(Ok(()), |gap| history.life.note_gap(&gap))?;
+        Ok(needs_lookup)
     }
 
     fn check_source_order(&mut self, state: &State) -> Result<(), StoryContradiction> {

@@ -1,19 +1,19 @@
-//! Decides which states of a source may go. Pure: no I/O, no SQL, no clock.
+//! Decides which states of a source retention may remove. Pure: no I/O, no SQL, no clock.
 //!
-//! **Which states.** A state is expired once it is beyond the age, the count or the size that the
-//! operator set. It goes if nothing holds it: no plugin that has yet to finish it, no dead letter
-//! that could be replayed, no watch that could be resumed before it.
+//! **Expired states.** A state is expired once it is beyond the age, the count or the size that the operator
+//! set. An expired state is removed unless something holds it: a plugin that has yet to finish it, a dead
+//! letter that could be replayed, or a watch that could resume before it.
 //!
-//! **From the front of each chain.** Of one object, a state goes only after all that were
-//! journaled before it: what is kept of an object has no hole, and only one state of it, the
-//! first that stays, has to be stored anew.
+//! **From the front of each chain.** A state of an object is removed only after all earlier states of that
+//! object. So the remaining chain has no hole, and only its new first state has to be stored anew.
 //!
-//! **Beyond cursors** the states stay that a plugin may be working on, and later states go. The first state
-//! that stays after such a hole follows the last state before it, and the hole is recorded as a gap.
+//! **Past cursors**, if the operator allows it, states that a plugin may be working on stay, but later states
+//! may be removed. The first remaining state after such a hole follows the last state before it, and the hole
+//! is recorded as a gap.
 //!
-//! **Never the newest.** The newest state of an existing object stays, with all states journaled after it. An
-//! ended object is known as long as its newest state is kept. So that state goes together with all states
-//! after it, and the object goes with them.
+//! **Never the newest.** The newest state of an existing object stays, with all states journaled after it.
+//! The journal knows an ended object as long as it has the object's newest state. So that state is removed
+//! together with all states after it, and the object with them.
 
 #[cfg(test)]
 mod model_tests;
@@ -28,19 +28,19 @@ use kubewitness_core::ports::PluginProgress;
 use crate::store::rows::SEGMENT;
 use crate::store::rows::removal::{ObjectEnd, SegmentTally, StateLink};
 
-/// States behind those that a plugin saved as finished that it may have read: what its lanes hold,
-/// what it may read before it saves, and the reading on its way. It has never seen what is further.
+/// The most states after its saved progress that a plugin may have read: the content of its lanes, the states
+/// that it reads before it saves, and the read in progress.
 pub(crate) const IN_HAND: u64 =
     (limits::LANE_WINDOW + limits::LANE_DEFERRED + limits::READ_AHEAD + 1024) as u64;
 
-/// States of one transaction. A commit of so many takes a few milliseconds, for which appends wait.
+/// The most states that one transaction removes. Its commit takes a few milliseconds, for which appends wait.
 pub(crate) const BATCH: usize = 256;
 
-/// How far a state's time may lie in the future. A later one was stamped while the clock was wrong, and says nothing
-/// about the state's age.
+/// How far in the future a state's time may be. A later time was stamped while the clock was wrong, so it
+/// does not show the state's age.
 const AHEAD_MS: u64 = 60 * 60 * 1000;
 
-/// A source's bounds at one moment.
+/// The limits of a source at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RetentionBounds {
     pub before_ms: Option<u64>,
@@ -61,27 +61,28 @@ impl RetentionBounds {
     }
 }
 
-/// In this segment only so much of the newest stays; below it, nothing.
+/// The segment in which a limit is reached. Of this segment, the newest states stay up to `left` (a count or
+/// bytes); all earlier segments are beyond the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SegmentEdge {
     segment: u64,
     left: u64,
 }
 
-/// Where a source's bounds lie.
+/// The limits of a source, translated into segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RetentionCut {
     before_ms: Option<u64>,
-    /// States with a later time have no known time.
+    /// A later time of a state counts as unknown.
     known_ms: u64,
-    /// States without a known time before this segment are too old, because later states are.
+    /// Before this segment, states with an unknown time are too old, because later states are.
     aged_below: u64,
     count: Option<SegmentEdge>,
     bytes: Option<SegmentEdge>,
 }
 
 impl RetentionCut {
-    /// `tallies` in order.
+    /// `tallies` must be in order.
     pub fn of(bounds: RetentionBounds, tallies: &[SegmentTally]) -> Self {
         let edge = |bound: Option<u64>, figure: fn(&SegmentTally) -> u64| {
             let mut left = bound?;
@@ -102,12 +103,12 @@ impl RetentionCut {
         }
     }
 
-    /// The last segment in which something can be beyond the count or the size.
+    /// The last segment that can have states beyond the count or the size.
     fn last_segment(&self) -> Option<u64> {
         self.count.iter().chain(&self.bytes).map(|edge| edge.segment).max()
     }
 
-    /// Which of a segment's states of the source are expired; `states` are all of them, in order.
+    /// Marks the expired states of a segment. `states` are all states of the source in it, in order.
     pub fn expired_states(&self, segment: u64, states: &[StateLink]) -> Vec<bool> {
         let mut expired: Vec<bool> = states.iter().map(|link| self.is_old(segment, link)).collect();
         // A state without a known time is at least as old as the states after it.
@@ -133,7 +134,7 @@ impl RetentionCut {
         expired
     }
 
-    /// Whether a state is expired whatever else lies in its segment.
+    /// Whether a state is expired whatever else is in its segment.
     pub fn is_certain(&self, segment: u64, link: &StateLink) -> bool {
         let mut edges = self.count.iter().chain(&self.bytes);
         self.is_old(segment, link) || edges.any(|edge| segment < edge.segment)
@@ -149,27 +150,27 @@ impl RetentionCut {
         self.before_ms.is_some_and(is_old)
     }
 
-    /// Whether the age of none of these states is known, so that only later ones tell it.
+    /// Whether the ages of all these states are unknown, so that only later states show them.
     pub fn is_timeless(&self, states: &[StateLink]) -> bool {
         self.before_ms.is_some() && !states.is_empty() && !states.iter().any(|link| self.has_time(link))
     }
 
-    /// Notes that states of this segment are beyond the age.
+    /// Notes that this segment has states beyond the age.
     pub fn note_aged_states(&mut self, segment: u64, states: &[StateLink]) {
         if states.iter().any(|link| self.has_time(link) && self.is_old(segment, link)) {
             self.aged_below = self.aged_below.max(segment);
         }
     }
 
-    /// The newest known time among the states that are expired; 0 for none. A count or a size bounds by it what has a time
-    /// and no place among the states.
+    /// The newest known time of an expired state; 0 if there is none. Under a limit by count or size, rows
+    /// that have a time but no position are removed up to this time.
     pub fn newest_expired(&self, states: &[StateLink], expired: &[bool]) -> u64 {
         let expired = states.iter().zip(expired).filter(|(link, expired)| **expired && self.has_time(link));
         expired.map(|(link, _)| link.observed_ms).max().unwrap_or_default()
     }
 
-    /// Whether a later segment than this one, of which these states are expired, has to be looked
-    /// at. States are observed nearly in the order of their positions.
+    /// Whether the next segment has to be examined, given which states of this one are expired. States are
+    /// observed nearly in the order of their positions.
     pub fn needs_later_segment(&self, segment: u64, states: &[StateLink], expired: &[bool]) -> bool {
         let by_figure = self.last_segment().is_some_and(|through| segment < through);
         let by_age = self.before_ms.is_some() && expired.iter().any(|expired| *expired);
@@ -177,7 +178,7 @@ impl RetentionCut {
     }
 }
 
-/// Positions of one source that a plugin has yet to finish, or may have in its hands.
+/// A range of a source's positions that a plugin has yet to finish, or may be working on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PluginHold {
     pub plugin: String,
@@ -191,18 +192,18 @@ impl PluginHold {
     }
 }
 
-/// A plugin that was taken out holds what it has not finished for so long, so that what was taken out
-/// by mistake goes on without a hole; after that, nothing.
+/// How long a removed plugin still holds the states that it has not finished. A plugin that was removed by
+/// mistake continues without a gap if it comes back within this time.
 pub(crate) const RETIRED_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// A plugin that was taken out long ago holds nothing more. It has nothing in its hands, and takes up
-/// nothing without taking this back.
+/// Whether a plugin was removed so long ago that it holds nothing. It works on nothing, and can't return
+/// without ending its retirement.
 pub(crate) fn is_gone(progress: &PluginProgress, now_ms: u64) -> bool {
     progress.retired_ms.is_some_and(|retired| retired.saturating_add(RETIRED_MS) <= now_ms)
 }
 
-/// The states of a source that a plugin holds. `in_hand` is given where states may go that it has not
-/// finished: then it holds only what it may have read.
+/// The states of a source that a plugin holds. If `in_hand` is given, unfinished states may be removed, and
+/// the plugin holds only as many as it may have read.
 pub(crate) fn holds_of_plugin(
     plugin: &str,
     progress: &PluginProgress,
@@ -215,13 +216,13 @@ pub(crate) fn holds_of_plugin(
         return Vec::new();
     }
     let read = progress.above.last().map_or(progress.cursor, |last| last.1.max(progress.cursor));
-    let most = in_hand.map_or(Seq::MAX, |in_hand| after_so_many(read, tallies, in_hand));
-    // One without named starts is of the time before they were kept: it may want anything.
-    let all = [(progress.start, Seq::MAX)];
+    let most = in_hand.map_or(Seq::MAX, |in_hand| position_beyond(read, tallies, in_hand));
+    // A progress without named starts is older than their introduction. The plugin may want every source.
+    let everything = [(progress.start, Seq::MAX)];
     let named = progress.sources.iter().filter(|start| &*start.source == source);
     let named: Vec<_> = named.map(|start| (start.after, start.until.unwrap_or(Seq::MAX))).collect();
     let is_unnamed = progress.sources.is_empty() && !progress.is_unstarted;
-    let ranges = if is_unnamed { &all[..] } else { &named };
+    let ranges = if is_unnamed { &everything[..] } else { &named };
     ranges
         .iter()
         .map(|(after, until)| PluginHold {
@@ -233,10 +234,10 @@ pub(crate) fn holds_of_plugin(
         .collect()
 }
 
-/// A position after which lie all but so many of the states behind `read`, or later.
-fn after_so_many(read: Seq, tallies: &[SegmentTally], many: u64) -> Seq {
+/// A position with at least `many` states between `read` and itself.
+fn position_beyond(read: Seq, tallies: &[SegmentTally], many: u64) -> Seq {
     let mut left = many;
-    // The segment of `read` itself may lie before it: it does not count.
+    // The states in the segment of `read` may all be before it, so they don't count.
     for tally in tallies.iter().filter(|tally| tally.segment > read / SEGMENT) {
         match left.checked_sub(tally.states) {
             Some(rest) => left = rest,
@@ -246,23 +247,23 @@ fn after_so_many(read: Seq, tallies: &[SegmentTally], many: u64) -> Seq {
     Seq::MAX
 }
 
-/// The states that go of one object: the first of what is kept of it, in order.
+/// The states of one object to remove: the first ones of its chain, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemovableRun {
     pub links: Vec<StateLink>,
-    /// The state before them, which stays; 0 if there is none.
+    /// The remaining state before them; 0 if there is none.
     pub root: Seq,
-    /// From here on they go together or not at all.
+    /// The states from this index on are removed together or not at all.
     whole_from: usize,
 }
 
 impl RemovableRun {
-    /// Whether the object goes with them.
+    /// Whether the object itself is removed with its states.
     pub fn is_all(&self) -> bool {
         self.whole_from < self.links.len()
     }
 
-    /// Leaves no more than so many, unless they go together.
+    /// Truncates the run to `most` states, unless they must be removed together.
     fn shorten_run(&mut self, most: usize) {
         if self.links.len() > most && self.whole_from > 0 {
             self.links.truncate(most.min(self.whole_from));
@@ -271,24 +272,25 @@ impl RemovableRun {
     }
 }
 
-/// Decides which of these states go. They are in order. Of an object that has ended they hold all or none
-/// behind its newest state. `passes` says, for a state that stays, whether later states may go.
+/// Selects the states to remove. `states` are in order. For an ended object, they contain either all states
+/// after its newest one, or none. `passes` decides for a remaining state whether later states may be removed.
 pub(crate) fn select_runs(
     states: &[StateLink],
     may_go: &[bool],
     passes: impl Fn(Seq) -> bool,
 ) -> Vec<RemovableRun> {
     let rest = |first: &StateLink| -> Option<Vec<usize>> {
-        // All of the object's from here on, without a hole and up to its end.
-        let of_it = (0..states.len()).filter(|at| {
+        // The indexes of the object's states from here to its end, if they are complete and all may be
+        // removed.
+        let remaining = (0..states.len()).filter(|at| {
             let link = &states[*at];
             link.object == first.object && link.seq >= first.seq
         });
-        let of_it: Vec<usize> = of_it.collect();
-        let is_whole = of_it.windows(2).all(|pair| states[pair[1]].before == states[pair[0]].seq)
-            && of_it.last().is_some_and(|last| states[*last].seq == first.end.tail)
-            && of_it.iter().all(|at| may_go[*at]);
-        is_whole.then_some(of_it)
+        let remaining: Vec<usize> = remaining.collect();
+        let is_whole = remaining.windows(2).all(|pair| states[pair[1]].before == states[pair[0]].seq)
+            && remaining.last().is_some_and(|last| states[*last].seq == first.end.tail)
+            && remaining.iter().all(|at| may_go[*at]);
+        is_whole.then_some(remaining)
     };
     let mut runs: Vec<RemovableRun> = Vec::new();
     let mut by_end: HashMap<Seq, usize> = HashMap::new();
@@ -308,7 +310,7 @@ pub(crate) fn select_runs(
         let (links, is_whole) = match live || (newest != 0 && link.seq < newest) {
             true if link.seq < newest => (vec![link.clone()], false),
             true => continue,
-            // What it follows stays, and the object with it.
+            // The state before it stays, so its object stays.
             false if root != 0 => continue,
             false => match rest(link) {
                 Some(rest) => (rest.into_iter().map(|at| states[at].clone()).collect(), true),
@@ -316,7 +318,7 @@ pub(crate) fn select_runs(
             },
         };
         taken.extend(links.iter().map(|link| link.seq));
-        // An object that goes ends its run: what follows it is of a later epoch.
+        // The end of a removed object ends its run: the next state belongs to a later epoch.
         let run = match run {
             Some(run) => run,
             None => {
@@ -336,7 +338,7 @@ pub(crate) fn select_runs(
     runs
 }
 
-/// As many of the runs as one transaction may take; the others are found again.
+/// Takes as many of the runs as fit into one transaction. The others are found again.
 pub(crate) fn fit_in_transaction(runs: Vec<RemovableRun>, most: usize) -> Vec<RemovableRun> {
     let mut left = most;
     let mut chosen = Vec::new();

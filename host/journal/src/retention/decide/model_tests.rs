@@ -1,4 +1,4 @@
-//! Random histories, bounds and holds, compared with a model that looks at everything at once.
+//! Random histories, bounds and holds, compared with a model that reads everything at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,13 +24,13 @@ struct RetentionWorld {
 const OBJECTS: usize = 4;
 
 fn world() -> impl Strategy<Value = RetentionWorld> {
-    let one = (0..OBJECTS, any::<bool>(), 0..6u8).prop_map(|(object, expired, held)| ModelState {
+    let state = (0..OBJECTS, any::<bool>(), 0..6u8).prop_map(|(object, expired, held)| ModelState {
         object,
         expired,
         held: held == 0,
     });
     let objects = proptest::collection::vec((any::<bool>(), 0..3usize), OBJECTS);
-    (proptest::collection::vec(one, 0..40), objects)
+    (proptest::collection::vec(state, 0..40), objects)
         .prop_map(|(states, objects)| RetentionWorld { states, objects })
 }
 
@@ -48,11 +48,11 @@ impl RetentionWorld {
     }
 
     fn may_go(&self, seq: Seq) -> bool {
-        let one = &self.states[seq as usize - 1];
-        one.expired && !one.held
+        let state = &self.states[seq as usize - 1];
+        state.expired && !state.held
     }
 
-    /// The states that go, by the rules as they are written.
+    /// The states that are removed according to the written rules.
     fn model(&self) -> BTreeSet<Seq> {
         let mut gone = BTreeSet::new();
         for object in 0..OBJECTS {
@@ -100,7 +100,7 @@ proptest! {
             for run in runs {
                 let object = run.links[0].object as usize;
                 gone.extend(run.links.iter().map(|link| link.seq));
-                // After each transaction what is kept of an object is the end of its chain.
+                // After each transaction, the kept states of an object are the end of its chain.
                 let chain = world.chain(object);
                 let taken = chain.iter().take_while(|seq| gone.contains(seq)).count();
                 prop_assert!(chain[taken..].iter().all(|seq| !gone.contains(seq)));
@@ -167,7 +167,8 @@ proptest! {
     }
 }
 
-/// The clock was a year ahead for a while. These times are no reason to keep a state, or what lies after it.
+/// The clock was a year ahead for a while. States with such times are not kept longer, nor are those after
+/// them.
 #[test]
 fn states_of_a_time_that_is_yet_to_come_are_as_old_as_the_next_ones() {
     const YEAR: u64 = 365 * 24 * 60 * 60 * 1000;
@@ -238,7 +239,7 @@ fn a_plugin_holds_what_it_has_not_finished_of_the_sources_that_it_wants() {
 #[test]
 fn told_to_go_past_cursors_a_plugin_still_holds_what_may_be_in_its_hands() {
     let wants = [("jobs", 0, None)];
-    // The segment that was read last counts for nothing, since it is not known where in it.
+    // The last segment that was read does not count, because the position within it is unknown.
     assert_eq!(held(&progress(50, &[], &wants), Some(1500)), [(50, 3 * SEGMENT - 1)]);
     assert_eq!(held(&progress(50, &[(60, 2 * SEGMENT)], &wants), Some(1500)), [(50, 5 * SEGMENT - 1)]);
     assert_eq!(held(&progress(50, &[], &wants), Some(9000)), [(50, Seq::MAX)]);

@@ -40,7 +40,7 @@ struct SourceAnchor {
 pub(crate) struct AnchorSearch {
     anchor: Option<SourceAnchor>,
     window: u32,
-    /// In this window: the documents, their total size, and the one that took the most bytes.
+    /// The documents in this window, their total size, and the document that took the most bytes.
     documents: u32,
     bytes: usize,
     hardest: Option<(usize, Bytes)>,

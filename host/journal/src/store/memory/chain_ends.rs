@@ -30,14 +30,14 @@ impl MarkKeys {
         self.hash_parts((source, &object.group, &object.kind, &object.uid))
     }
 
-    /// The mark of the object that has the name now.
+    /// The mark of the present holder of a name.
     pub fn of_name(&self, source: &str, object: &ObjectRef) -> ObjectMark {
         self.hash_parts((source, &object.group, &object.kind, &object.namespace, &object.name))
     }
 
     fn hash_parts(&self, parts: impl Hash + Copy) -> ObjectMark {
-        let (one, other) = (self.0.hash_one(parts), self.1.hash_one(parts));
-        ObjectMark([(one >> 32) as u32, one as u32, other as u32])
+        let (first, second) = (self.0.hash_one(parts), self.1.hash_one(parts));
+        ObjectMark([(first >> 32) as u32, first as u32, second as u32])
     }
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct ChainEnd {
 
 #[derive(Debug, Default)]
 struct RareEnds {
-    /// The greatest version, if it is not numeric.
+    /// The greatest version, unless it is numeric.
     version: Option<Version>,
     /// The current object of a previous epoch. The first certain state replaces it.
     older: Option<OlderEnds>,
@@ -201,7 +201,7 @@ impl ChainEnds {
         let place = places.find_entry(mark.hash_bits(), is_it).ok()?.remove().0;
         let last = ends.len() as u32 - 1;
         if place != last {
-            // The last one moves into the gap.
+            // The last end moves into the freed slot.
             let hash = ends[last as usize].mark.hash_bits();
             if let Some(moved) = places.find_mut(hash, |other| *other == last) {
                 *moved = place;

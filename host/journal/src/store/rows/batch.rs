@@ -48,11 +48,11 @@ impl RowBatch {
         self.states.last().map(|state| state.envelope.seq)
     }
 
-    /// Whether another process would have to learn nothing of it.
+    /// Whether other processes need not read anything after this batch.
     pub fn is_empty(&self) -> bool {
         let Self { streams, objects, owned, states, outcomes, snapshots, gaps, poison, differences, .. } =
             self;
-        // All other rows are written only together with one of these.
+        // Other rows are written only together with one of these.
         streams.is_empty()
             && objects.is_empty()
             && owned.is_empty()

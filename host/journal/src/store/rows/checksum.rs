@@ -131,7 +131,7 @@ impl<'a> LetterColumns<'a> {
 }
 
 impl<'a> LetterColumns<'a> {
-    /// The row of a state that is owed. It tells nothing but that: the state is where its position says.
+    /// The row of an owed state. All other columns are empty, because the state itself is at this position.
     pub fn owed_row(plugin: &'a str, seq: Seq) -> Self {
         let (id, error, tries) = ("", "", "[]");
         Self { plugin, seq: seq as i64, id, attempts: 0, error, first_ms: 0, last_ms: 0, tries }

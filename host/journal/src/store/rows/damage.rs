@@ -1,4 +1,4 @@
-//! The answers of a store, and the errors for a damaged state and for JSON that does not decode.
+//! The result type of a store, and the errors for a damaged state and for JSON that does not decode.
 
 use kubewitness_core::Seq;
 use kubewitness_core::ports::JournalError;

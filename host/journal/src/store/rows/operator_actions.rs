@@ -28,7 +28,7 @@ pub(crate) enum OperatorAct {
 /// The mark in a letter; 0 means parked.
 const REPLAYING: i64 = 1;
 pub(crate) const DROPPED: i64 = 2;
-/// The mark of a state that is owed: no letter, but a state that its lane has not handed over when the cursor
+/// The mark of an owed state. It is not a dead letter: its lane had not delivered the state when the cursor
 /// passed it.
 pub(crate) const OWED_STATE: i64 = 3;
 
@@ -69,7 +69,7 @@ impl OperatorAct {
         }
     }
 
-    /// Whether a state with this mark is still to be handed over.
+    /// Whether a state with this mark is still to be delivered.
     pub fn is_waiting(mark: i64) -> bool {
         matches!(mark, REPLAYING | OWED_STATE)
     }

@@ -100,7 +100,7 @@ pub(crate) struct UnusedRows {
     /// Owners without objects.
     pub owners: Vec<i64>,
     pub poison: Vec<i64>,
-    /// Records of what retention took before plugins had it.
+    /// Records of states that retention removed before plugins received them.
     pub gaps: Vec<i64>,
     /// Plugins, and keys of their reports about objects that are gone.
     pub reports: Vec<(String, String)>,

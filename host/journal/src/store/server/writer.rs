@@ -38,13 +38,13 @@ pub(super) struct ReplicaShare {
     term: Option<i64>,
     watches: Arc<ReplicaWatches>,
     /// The announcement in the current transaction.
-    telling: Option<WatchEdition>,
+    announcing: Option<WatchEdition>,
 }
 
 impl ReplicaShare {
     pub fn new(sharing: ReplicaSharing, slot: u8) -> Self {
         let watches = ReplicaWatches::of(&sharing.name).into();
-        Self { sharing, slot, term: None, watches, telling: None }
+        Self { sharing, slot, term: None, watches, announcing: None }
     }
 
     pub fn replica_watches(&self) -> Arc<ReplicaWatches> {
@@ -126,26 +126,26 @@ impl ServerWriter {
             self.epoch += 1;
         }
         if let Some(share) = &mut self.share {
-            share.watches.were_told(share.telling.take());
+            share.watches.mark_announced(share.announcing.take());
         }
         Ok(())
     }
 
-    /// Announces the news about this replica's watches that the others have not read.
+    /// Announces changes of this replica's watches to the other replicas.
     async fn announce_watches(&mut self) -> StoreResult<()> {
         let Some(share) = &mut self.share else { return Ok(()) };
         let Some((edition, text)) = share.watches.unannounced_changes() else { return Ok(()) };
         watches::announce_watches(&mut self.session, share.slot, &text).await?;
-        share.telling = Some(edition);
+        share.announcing = Some(edition);
         Ok(())
     }
 
-    /// Takes a replica's seat again. Only the holder of the journal's own lock may join.
-    async fn sit_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
+    /// Takes a replica's seat again after a reconnect. Only the holder of the journal's own lock may join.
+    async fn rejoin_replicas(&mut self, session: &mut ServerSession) -> StoreResult<()> {
         replicas::end_stalled(session, self.lock_right()).await?;
         let Some(share) = &self.share else { return Ok(()) };
         if let LockAttempt::Others(holder) = replicas::join_replicas(session, &share.sharing).await? {
-            return Err(replicas::had_by(&holder.name));
+            return Err(replicas::cannot_join_error(&holder.name));
         }
         // As long as the old session lives, the fate of its transaction is undecided.
         let old = holding_session(session, self.lock_right()).await?;
@@ -159,13 +159,13 @@ impl ServerWriter {
             replicas::take_replica_slot(session, &share.sharing, share.term, self.clock.now_ms()).await?;
         let full = || JournalError::Unavailable(format!("{} replicas share the journal", replicas::MOST));
         share.slot = slot.ok_or_else(full)?;
-        share.telling = None;
+        share.announcing = None;
         share.watches.forget_watches();
         release_lock(session, LockRight::Whole).await
     }
 
-    /// Takes the journal's lock again.
-    async fn hold_again(&mut self, session: &mut ServerSession) -> StoreResult<()> {
+    /// Takes the journal's lock again after a reconnect.
+    async fn reacquire_lock(&mut self, session: &mut ServerSession) -> StoreResult<()> {
         let LockAttempt::Others(holder) = acquire_lock(session, LockRight::Whole).await? else {
             return Ok(());
         };
@@ -238,8 +238,8 @@ impl StoreWriter for ServerWriter {
         let number = own_number(&mut session).await?;
         end_own(&mut session, self.lock_right(), self.number).await?;
         match self.share {
-            Some(_) => self.sit_again(&mut session).await?,
-            None => self.hold_again(&mut session).await?,
+            Some(_) => self.rejoin_replicas(&mut session).await?,
+            None => self.reacquire_lock(&mut session).await?,
         }
         (self.session, self.number) = (session, number);
         // The previous transaction may have been committed, and others may have written since.
@@ -336,7 +336,7 @@ impl StoreWriter for ServerWriter {
     }
 
     async fn end_transaction(&mut self) -> StoreResult<()> {
-        match self.share.as_ref().is_some_and(|share| share.telling.is_some()) {
+        match self.share.as_ref().is_some_and(|share| share.announcing.is_some()) {
             true => self.finish_transaction(false).await,
             false => self.session.run_script("ROLLBACK").await,
         }
@@ -346,7 +346,7 @@ impl StoreWriter for ServerWriter {
         &mut self.session
     }
 
-    /// No replica caches what retention removes.
+    /// Nothing has to be announced: replicas don't cache rows that retention removes.
     async fn remove(&mut self, removal: &RemovalPlan) -> StoreResult<()> {
         self.session.remove(removal).await?;
         self.finish_transaction(false).await

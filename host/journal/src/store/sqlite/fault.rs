@@ -51,7 +51,7 @@ pub(crate) fn classify_error(error: sqlx::Error) -> JournalError {
 /// Classifies an error of a rusqlite connection.
 pub(super) fn classify_direct(error: &rusqlite::Error) -> JournalError {
     match error.sqlite_error() {
-        Some(told) => by_code(i64::from(told.extended_code), error),
+        Some(failure) => by_code(i64::from(failure.extended_code), error),
         None => JournalError::Fatal(format!("{error}: {DOUBTFUL}")),
     }
 }

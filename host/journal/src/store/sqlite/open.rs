@@ -191,7 +191,7 @@ async fn inspect_file(path: &Path) -> Result<FileContent, OpenError> {
     let found = read_marks(&mut connection).await;
     connection.close().await.map_err(|error| open_error(path, error))?;
     let found = match found {
-        Err(error) if fault::is_cut_off(&error) => return cut_off(path),
+        Err(error) if fault::is_cut_off(&error) => return interrupted_creation(path),
         found => found.map_err(|error| open_error(path, error))?,
     };
     match found {
@@ -219,9 +219,9 @@ async fn expect_ours(connection: &mut SqliteConnection, path: &Path) -> Result<(
     }
 }
 
-/// A process died within a transaction that it wrote without a WAL. Only a journal's first transaction, which
-/// creates the file, is written so. The next writer rolls it back, and nothing is left.
-fn cut_off(path: &Path) -> Result<FileContent, OpenError> {
+/// Whether a process died within the transaction that created the file. Only that transaction is written
+/// without a WAL. The next writer rolls it back, and nothing is left.
+fn interrupted_creation(path: &Path) -> Result<FileContent, OpenError> {
     let name = path_with_suffix(path, "-journal");
     let mut header = [0; PAGES_BEFORE.end];
     let opened = files::open(&name, OpenOptions::new().read(true));

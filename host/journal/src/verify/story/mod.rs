@@ -97,20 +97,21 @@ impl ObjectLife {
         else {
             return Ok(());
         };
-        let told = self.numbers.iter().find(|told| after < **told && **told < before);
-        match told.filter(|_| self.numbers.contains(&after)) {
+        let version = self.numbers.iter().find(|version| after < **version && **version < before);
+        match version.filter(|_| self.numbers.contains(&after)) {
             None => Ok(()),
-            Some(told) => {
-                let text =
-                    format!("version {told} lies in a gap from {after} to {before} and was told before it");
+            Some(version) => {
+                let text = format!(
+                    "version {version} lies in a gap from {after} to {before} and was told before it"
+                );
                 Err(StoryContradiction::new(code::GAP, text))
             }
         }
     }
 
-    /// Whether only the store can decide that this state is new. A state newer than all before, and a first
-    /// end, are certainly new.
-    pub fn may_be_told(&self, state: &State) -> bool {
+    /// Whether only the store can decide if this state is new. A version that is newer than all before, and a
+    /// first end, are certainly new.
+    pub fn needs_lookup(&self, state: &State) -> bool {
         match state.change {
             Change::Gap => true,
             Change::Gone => self.is_gone,
@@ -166,7 +167,8 @@ impl ObjectLife {
         }
     }
 
-    /// Whether a version is lower than one of the object, with versions without an order between the two.
+    /// Whether a version is below an earlier version of the object, with versions without an order in
+    /// between.
     fn is_behind(&self, version: &Version) -> bool {
         let has_order = self.newest.as_ref().is_some_and(|newest| version.compare_to(newest).is_some());
         !has_order && version.as_number().is_some_and(|number| number < self.numbers[0])
@@ -219,7 +221,7 @@ pub(crate) fn check_checkpoint(
     checkpoint: &str,
     newest: u64,
 ) -> Result<(), StoryContradiction> {
-    // A source that arrives over a stream says how far each partition was read.
+    // The checkpoint of a source that arrives over a stream is the offset of each partition.
     if ReaderPositions::parse(checkpoint).is_ok() {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! The judge of stories, state by state.
+//! Tests of the judge of stories, state by state.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ fn gone(version: &str) -> State {
     state(Change::Gone, version)
 }
 
-/// The verdict on the last of these; those before it must fit.
+/// The verdict on the last state. The earlier ones must be valid.
 fn judged_where(states: &[State], is_whole: bool) -> Result<(), String> {
     let mut life = ObjectLife::default();
     let (last, before) = states.split_last().unwrap();
@@ -80,7 +80,7 @@ fn versions_without_an_order_are_not_judged() {
 fn nothing_newer_follows_an_end_that_has_a_version() {
     judged(&[present("5"), gone("6"), late("4")]).unwrap();
     judged(&[present("5"), gone("6"), present("6")]).unwrap();
-    // Found by a comparison, beside a replica that is ahead.
+    // A comparison found the end, next to a replica that is ahead.
     judged(&[present("5"), gone(""), present("6")]).unwrap();
     let text = judged(&[present("5"), gone("6"), present("7")]).unwrap_err();
     assert_eq!(text, "version 7 of u follows its end at version 6");
@@ -126,7 +126,7 @@ fn a_name_does_not_go_back_to_an_object_that_had_it_before_another_one() {
     assert_eq!(text, "version 9 of a comes after another object took its name, /, at version 8");
     assert!(bearing(&[("a", "7"), ("b", "8"), ("c", "9"), ("b", "10")]).is_err());
     bearing(&[("a", "7"), ("b", "8"), ("b", "9"), ("c", "10")]).unwrap();
-    // Read back: it had the name before.
+    // These versions were read back. The name belonged to this uid before.
     bearing(&[("a", "5"), ("b", "8"), ("a", "7"), ("a", "6"), ("b", "9")]).unwrap();
     bearing(&[("b", "8"), ("a", "5"), ("a", "7")]).unwrap();
     bearing(&[("a", "x"), ("b", "8"), ("a", "y")]).unwrap();
@@ -144,7 +144,7 @@ fn a_gap_that_begins_at_a_version_lacks_no_version_that_was_told_since() {
     assert!(lacks(&["30", "35"], "30", "40").is_err());
     lacks(&["30"], "30", "40").unwrap();
     lacks(&["30", "40"], "30", "40").unwrap();
-    // Whoever looked from further below knew none of these.
+    // A witness that began further below has not seen these versions.
     lacks(&["30", "35"], "1", "40").unwrap();
     lacks(&["30", "35"], "30", "").unwrap();
 }
@@ -164,8 +164,11 @@ fn a_document_is_of_the_object_and_the_version_of_its_state() {
         )
     };
     documented(&state, &text("u", "7")).unwrap();
-    let told = documented(&state, &text("u", "9")).unwrap_err();
-    assert_eq!(told, "the document of version 7 of u has the resourceVersion `9`, and its state says `7`");
+    let contradiction = documented(&state, &text("u", "9")).unwrap_err();
+    assert_eq!(
+        contradiction,
+        "the document of version 7 of u has the resourceVersion `9`, and its state says `7`"
+    );
     assert!(documented(&state, &text("v", "7")).is_err() && documented(&state, "hello").is_err());
     assert!(documented(&state, "").is_err());
     let end = State { change: Change::Gone, ..state };
@@ -190,8 +193,8 @@ fn hole(after: &str, before: &str) -> (State, Gap) {
     (state, gap)
 }
 
-fn gap_verdict(state: &State, said: &Gap) -> Result<(), String> {
-    let document = serde_json::to_vec(said).unwrap();
+fn gap_verdict(state: &State, gap: &Gap) -> Result<(), String> {
+    let document = serde_json::to_vec(gap).unwrap();
     check_gap(state, &document).map(drop).map_err(|contradiction| contradiction.text)
 }
 
@@ -206,7 +209,7 @@ fn a_gap_says_what_its_id_says_and_does_not_run_backwards() {
         gap_verdict(&state, &Gap { after: "4".into(), ..gap.clone() }).unwrap_err().contains("other bounds")
     );
     let other = ObjectRef { uid: "v".into(), ..(*state.object).clone() };
-    for (other, said) in [
+    for (other, message) in [
         (Gap { object: Some(other), ..gap.clone() }, "is of another object"),
         (Gap { object: None, ..gap.clone() }, "is of another object"),
         (Gap { source: "pods".into(), ..gap.clone() }, "is of another source or epoch"),
@@ -215,7 +218,7 @@ fn a_gap_says_what_its_id_says_and_does_not_run_backwards() {
         (Gap { reason: String::new(), ..gap.clone() }, "has no word for a reason"),
     ] {
         let text = gap_verdict(&state, &other).unwrap_err();
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(message), "{text}");
     }
     let (state, gap) = hole("", "");
     assert!(gap_verdict(&state, &gap).unwrap_err().contains("has no bounds"));
@@ -244,13 +247,17 @@ fn only_what_the_store_may_know_is_said_to_be_perhaps_known() {
         states.iter().for_each(|state| life.next(state, true).unwrap());
         life
     };
-    let one = life(&[present("5")]);
-    assert!(!one.may_be_told(&present("6")) && !one.may_be_told(&gone("6")));
-    assert!(one.may_be_told(&present("5")) && one.may_be_told(&late("4")) && one.may_be_told(&present("x")));
-    assert!(one.may_be_told(&hole("5", "9").0));
-    assert!(!ObjectLife::default().may_be_told(&present("5")));
+    let newest_5 = life(&[present("5")]);
+    assert!(!newest_5.needs_lookup(&present("6")) && !newest_5.needs_lookup(&gone("6")));
+    assert!(
+        newest_5.needs_lookup(&present("5"))
+            && newest_5.needs_lookup(&late("4"))
+            && newest_5.needs_lookup(&present("x"))
+    );
+    assert!(newest_5.needs_lookup(&hole("5", "9").0));
+    assert!(!ObjectLife::default().needs_lookup(&present("5")));
     let ended = life(&[present("5"), gone("6")]);
-    assert!(!ended.may_be_told(&present("6")) && ended.may_be_told(&gone("6")));
-    let told = life(&[present("5"), gone("5")]);
-    assert!(told.may_be_told(&present("5")));
+    assert!(!ended.needs_lookup(&present("6")) && ended.needs_lookup(&gone("6")));
+    let ended_at_5 = life(&[present("5"), gone("5")]);
+    assert!(ended_at_5.needs_lookup(&present("5")));
 }

@@ -29,7 +29,7 @@ async fn import(text: &[u8]) -> (TestJournal, Result<u64, ImportError>) {
     (desk, done.map(|done| done.states))
 }
 
-/// Two sources, two epochs, deletions, a gap, something late.
+/// A story with two sources, two epochs, deletions, a gap, and a late state.
 async fn story() -> TestJournal {
     let desk = TestJournal::new().await;
     for version in 0..30u64 {
@@ -136,36 +136,36 @@ async fn a_damaged_line_is_refused_with_its_number_and_what_to_do() {
     let desk = story().await;
     let text = exported(&desk, &all()).await;
     let lines: Vec<&str> = text.lines().collect();
-    let told = |lines: Vec<String>| async move {
+    let refusal_of = |lines: Vec<String>| async move {
         let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
         import(text.as_bytes()).await.1.unwrap_err().to_string()
     };
     let owned = || lines.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut changed = owned();
     changed[100] = changed[100].replace("Running", "Pending");
-    assert!(told(changed).await.starts_with("line 101: its checksum does not match"));
+    assert!(refusal_of(changed).await.starts_with("line 101: its checksum does not match"));
     let mut missing = owned();
     missing.remove(50);
-    assert!(told(missing).await.starts_with("line 51: it does not follow the line before"));
+    assert!(refusal_of(missing).await.starts_with("line 51: it does not follow the line before"));
     let mut twice = owned();
     twice.insert(20, lines[19].to_string());
-    assert!(told(twice).await.starts_with("line 21: it does not follow the line before"));
+    assert!(refusal_of(twice).await.starts_with("line 21: it does not follow the line before"));
     let cut = owned()[..60].to_vec();
-    assert!(told(cut).await.starts_with("line 61: the file ends here"));
-    assert!(told(vec!["{}".into()]).await.starts_with("line 1: it is not the beginning of an export"));
+    assert!(refusal_of(cut).await.starts_with("line 61: the file ends here"));
+    assert!(refusal_of(vec!["{}".into()]).await.starts_with("line 1: it is not the beginning of an export"));
     for other in ["\u{fe}\u{ff}".as_bytes().to_vec(), b"\xfe\xff\n".to_vec()] {
-        let told = import(&other).await.1.unwrap_err().to_string();
-        assert!(told.starts_with("line 1: it ") && told.ends_with("export` wrote"), "{told}");
+        let error = import(&other).await.1.unwrap_err().to_string();
+        assert!(error.starts_with("line 1: it ") && error.ends_with("export` wrote"), "{error}");
     }
     let torn = import(&text.as_bytes()[..text.len() / 2]).await.1.unwrap_err().to_string();
     assert!(torn.contains("it has no line break") && torn.contains("export again"), "{torn}");
     let full = desk.journal.import_lines(&mut BufReader::new(text.as_bytes())).await.unwrap_err();
     assert!(matches!(full, ImportError::NotEmpty(454)), "{full}");
     if StoreKind::here() != StoreKind::Sqlite {
-        // It is the text that is told apart here, wherever it goes.
+        // The exported text is the same for each store, so one of them suffices.
         return;
     }
-    // Any single byte that changes is found.
+    // A change of any single byte is found.
     for place in (0..text.len()).step_by(text.len() / 40) {
         let mut bytes = text.clone().into_bytes();
         bytes[place] ^= 1;

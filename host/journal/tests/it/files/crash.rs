@@ -1,4 +1,4 @@
-//! A process that appends is killed at any moment: what it said was durable is there.
+//! A process that appends is killed at any moment: everything that it reported as durable exists.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use kubewitness_journal::{JournalLocation, verify_at};
 
 use crate::support::{SOURCE, StoreKind, document, job, of, on_every_store, open_at, present};
 
-/// Set for the child: the path of its journal, or the address.
+/// The variable with the path or address of the child's journal.
 const PATH: &str = "KUBEWITNESS_TEST_CRASH_JOURNAL";
 
 const ROUNDS: u64 = 12;
@@ -22,7 +22,7 @@ fn place_of(text: &str) -> JournalLocation {
     JournalLocation::server(text).unwrap_or_else(|_| JournalLocation::file(text.as_ref()))
 }
 
-/// Not a test of its own: what the child runs. Without the variable it does nothing.
+/// The child's code, and not a test of its own. Without the variable it does nothing.
 #[test]
 fn child_appends_until_it_is_killed() {
     let Ok(path) = std::env::var(PATH) else { return };
@@ -47,7 +47,7 @@ fn child_appends_until_it_is_killed() {
     });
 }
 
-/// Runs the child, kills it after so many answers and a moment more. Returns what it last said.
+/// Runs the child, and kills it a moment after this many answers. Returns the last position that it reported.
 fn killed_after(place: &str, answers: usize, moment: Duration) -> u64 {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "files::crash::child_appends_until_it_is_killed", "--nocapture"])
@@ -56,22 +56,27 @@ fn killed_after(place: &str, answers: usize, moment: Duration) -> u64 {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut said = 0;
+    let mut last_reported = 0;
     let mut left = answers;
     let durable =
         |line: &str| line.rsplit_once("durable ").and_then(|(_, seq)| seq.trim().parse::<u64>().ok());
     while left > 0 {
         let line = lines.next().expect("the child goes on until it is killed").unwrap();
         if let Some(seq) = durable(&line) {
-            said = seq;
+            last_reported = seq;
             left -= 1;
         }
     }
     std::thread::sleep(moment);
     child.kill().unwrap();
     child.wait().unwrap();
-    // What it had said before it died counts too.
-    lines.map_while(Result::ok).filter_map(|line| durable(&line)).last().unwrap_or(said).max(said)
+    // Reports from just before its death count, too.
+    lines
+        .map_while(Result::ok)
+        .filter_map(|line| durable(&line))
+        .last()
+        .unwrap_or(last_reported)
+        .max(last_reported)
 }
 
 async fn nothing_that_was_acknowledged_is_lost() {
@@ -82,18 +87,21 @@ async fn nothing_that_was_acknowledged_is_lost() {
     };
     for round in 0..ROUNDS {
         let moment = Duration::from_micros(round * 1_373 % 9_000);
-        let said = killed_after(&place, 1 + (round as usize * 5) % 17, moment);
+        let last_reported = killed_after(&place, 1 + (round as usize * 5) % 17, moment);
         let report = verify_at(&place_of(&place)).await.unwrap();
         assert!(report.ok, "round {round}: {:#?}", report.problems);
-        // Also where the server has not yet noticed that the child is gone.
+        // The server may not have noticed yet that the child is dead.
         let journal = open_at(&place_of(&place)).await;
         let newest = *journal.newest_position().borrow();
-        assert!(newest >= said, "round {round}: it said {said}, and there are {newest}");
+        assert!(newest >= last_reported, "round {round}: it said {last_reported}, and there are {newest}");
         let noted =
             journal.plugin_kv("p").await.unwrap().pop().map(|(_, value)| String::from_utf8(value).unwrap());
-        assert!(noted.is_some_and(|noted| noted.parse::<u64>().unwrap() >= said), "round {round}: {said}");
+        assert!(
+            noted.is_some_and(|noted| noted.parse::<u64>().unwrap() >= last_reported),
+            "round {round}: {last_reported}"
+        );
         let warm = journal.load_warm_start(SOURCE).await.unwrap();
-        // Every position's version is the position: the checkpoint is that of the last append.
+        // Each state's version is its position, so the checkpoint is that of the last append.
         assert_eq!(warm.checkpoint, Some(Version::new(&newest.to_string())));
         assert_eq!(warm.objects.len(), OBJECTS.min(newest as usize));
         let expected = document(&job(newest as usize % OBJECTS), &newest.to_string());

@@ -11,11 +11,11 @@ use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{SOURCE, in_source, job, of, open, options};
 
-/// Written by the last program of format 1, dumped by SQLite's own shell: 40 versions of three
-/// objects, one with an owner, then a late version, a hole, an end, one that left, a version that
-/// is no number, a second epoch, poison, and a plugin with a dead letter and a key.
+/// Written by the last program of format 1, and dumped by SQLite's shell: 40 versions of three objects, one
+/// with an owner, then a late version, a gap, an end, an object that left, a version that is no number, a
+/// second epoch, poison, and a plugin with a dead letter and a key.
 const VERSION_1: &str = include_str!("../../data/journal-1.sql");
-/// The same as format 4 has it; its letter tells two tries and was dropped.
+/// The same content in format 4. Its letter has two tries and was dropped.
 const VERSION_4: &str = include_str!("../../data/journal-4.sql");
 const STATES: u64 = 129;
 
@@ -96,10 +96,10 @@ async fn assert_migrated(format: i64, dump: &'static str) {
     assert_eq!(report.states_checked, STATES + 30);
 }
 
-/// Set for the child: the path of its journal.
+/// The variable with the path of the child's journal.
 const PATH: &str = "KUBEWITNESS_TEST_MIGRATED_JOURNAL";
 
-/// Not a test of its own: what the child runs. Without the variable it does nothing.
+/// The child's code, and not a test of its own. Without the variable it does nothing.
 #[test]
 fn child_migrates_until_it_is_killed() {
     let Ok(path) = std::env::var(PATH) else { return };
@@ -123,7 +123,7 @@ async fn a_migration_that_is_killed_goes_on_at_the_next_start() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // From before it opens the file until after it is done.
+        // The kill comes at any time from before the file is opened until after the migration.
         std::thread::sleep(Duration::from_millis(2 * round));
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,4 +1,5 @@
-//! A journal as a file: which one is opened, by whom, of which format, of which size, and after a kill.
+//! A journal as a file: which files are opened, by which process, in which format, of which size, and after a
+//! kill.
 
 mod crash;
 mod migration;

@@ -13,7 +13,7 @@ async fn edit(path: &std::path::Path, sql: &'static str) {
     connection.close().await.unwrap();
 }
 
-/// The files after a process died within a transaction that had written to the file already.
+/// The files of a process that died within a transaction that had already written to the file.
 async fn cut_off(folder: &std::path::Path, before: &'static str) -> std::path::PathBuf {
     let path = folder.join("written.db");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
@@ -50,8 +50,8 @@ async fn a_trigger_in_the_file_is_named_before_anything_is_written() {
     desk.journal.close().await.unwrap();
     let path = desk.path();
     edit(&path, "CREATE TRIGGER forget AFTER INSERT ON states BEGIN DELETE FROM gaps; END").await;
-    let told = refused(&path).await.to_string();
-    assert!(told.contains("`forget`") && told.contains("DROP TRIGGER"), "{told}");
+    let error = refused(&path).await.to_string();
+    assert!(error.contains("`forget`") && error.contains("DROP TRIGGER"), "{error}");
     let report = verify_file(&path).await.unwrap();
     assert!(!report.ok && report.problems[0].message.contains("`forget`"), "{report:?}");
     edit(&path, "DROP TRIGGER forget").await;
@@ -70,13 +70,13 @@ async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_
     std::fs::File::options().write(true).open(&path).unwrap().set_len(bytes - 3 * 4096 - 100).unwrap();
     let report = verify_file(&path).await.unwrap();
     assert!(!report.ok && report.problems.len() == 1, "{report:?}");
-    let told = &report.problems[0].message;
+    let message = &report.problems[0].message;
     assert_eq!(
-        told.matches("restore the newest copy that `journal verify` finds whole").count(),
+        message.matches("restore the newest copy that `journal verify` finds whole").count(),
         1,
-        "{told}"
+        "{message}"
     );
-    assert!(!told.contains("run `journal verify`"), "{told}");
+    assert!(!message.contains("run `journal verify`"), "{message}");
     let nowhere = verify_file(&path.with_file_name("none.db")).await.unwrap_err().to_string();
     assert!(
         nowhere.ends_with("there is no journal here: name the controller's data folder with --data"),
@@ -84,17 +84,17 @@ async fn who_verifies_what_is_cut_short_or_not_there_is_told_what_to_do_and_not_
     );
 }
 
-/// Whatever of these SQLite or we opened as files would be waited for, or written into nowhere.
+/// A device or pipe in place of any of these files would block the process or swallow its writes.
 #[tokio::test]
 async fn a_pipe_in_the_place_of_a_journal_or_of_what_lies_beside_it_is_refused_by_name() {
     for name in ["journal.db", "journal.db.lock", "journal.db-wal", "journal.db-journal"] {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join(name);
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-        let told = refused(&folder.path().join("journal.db")).await.to_string();
-        assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
-        let told = verify_file(&folder.path().join("journal.db")).await.unwrap_err().to_string();
-        assert!(told.contains(&format!("{name}: it is a pipe")), "{told}");
+        let error = refused(&folder.path().join("journal.db")).await.to_string();
+        assert!(error.contains(&format!("{name}: it is a pipe")), "{error}");
+        let error = verify_file(&folder.path().join("journal.db")).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("{name}: it is a pipe")), "{error}");
     }
 }
 
@@ -102,7 +102,7 @@ async fn a_pipe_in_the_place_of_a_journal_or_of_what_lies_beside_it_is_refused_b
 async fn after_a_clean_stop_the_one_file_is_the_whole_journal() {
     let desk = TestJournal::new().await;
     desk.append(vec![present(&job(1), 1)]).await;
-    // A reader that is there until the end must not keep the file from being completed.
+    // This reader stays until the end. It must not prevent the file from being completed.
     assert_eq!(desk.journal.journal_stats().await.unwrap().states, 1);
     desk.journal.close().await.unwrap();
     let copy = desk.path().with_file_name("copy.db");

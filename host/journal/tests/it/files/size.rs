@@ -12,7 +12,7 @@ use crate::support::{SOURCE, TestJournal, of};
 
 const JOBS: usize = 2000;
 
-/// Versions of a Job that a real API server sent, with other names, uids, versions and times.
+/// Versions of Jobs from a real API server, with other names, uids, versions and times.
 fn histories() -> Vec<Value> {
     let text = include_str!("../../data/job-lifecycle.json");
     let all: Value = serde_json::from_str(text).unwrap();
@@ -44,7 +44,7 @@ fn version_of(template: &Value, job: usize, version: u64) -> (Arc<ObjectRef>, By
     (Arc::new(object), text.into(), Arc::new(Status { phase: phase.into(), total: 1, ..Status::default() }))
 }
 
-/// Many Jobs at once, each with its real life and its deletion, interleaved.
+/// Many interleaved Jobs, each with its real states and its deletion.
 #[tokio::test]
 async fn a_version_of_a_real_job_takes_at_most_200_bytes_all_included() {
     let desk = TestJournal::new().await;

@@ -1,4 +1,5 @@
-//! Tests of the causes in the index of phases: which outcomes are to be explained, and what finds them afterwards.
+//! Tests of the causes in the index of phases: which outcomes need an explanation, and how they are found
+//! afterwards.
 
 use std::sync::Arc;
 
@@ -11,14 +12,14 @@ use kubewitness_journal::{CauseQuery, OpenOutcome, PhaseIndex, SourceRetention};
 
 use crate::support::{self, SOURCE, TestJournal, job, on_every_store, state};
 
-/// When the index reads the journal.
+/// The time at which the index reads the journal.
 const NOW: u64 = 1_000_000;
 
 fn is(number: usize, phase: &str, version: u64) -> WitnessedState {
     let terminal = matches!(phase, "Failed" | "Succeeded" | "Deleted");
     let change = if phase == "Deleted" { Change::Gone } else { Change::Present };
     let status = Arc::new(Status { phase: phase.into(), terminal, ..Status::default() });
-    // Deleted while it ran.
+    // The job was deleted while it ran.
     let previous = (change == Change::Gone).then(|| support::status("Running"));
     WitnessedState { status, previous, ..state(&job(number), change, &version.to_string()) }
 }
@@ -47,7 +48,7 @@ async fn index(desk: &TestJournal) -> PhaseIndex {
     index
 }
 
-/// The uids that are to be explained, and then are, with one word for all of them.
+/// Explains all outcomes that need it, with one word for all of them, and returns their uids.
 async fn explain(index: &PhaseIndex, kind: CauseKind) -> Vec<Seq> {
     let due = index.due_outcomes(NOW + SETTLE_MS, 100).await.unwrap();
     let seqs = due.iter().map(|outcome| outcome.seq).collect();
@@ -181,7 +182,7 @@ async fn outcomes_are_counted_once_and_those_of_an_earlier_process_are_not() {
     assert_eq!(counts, [((SOURCE.to_owned(), CauseKind::Signal), 3)]);
 }
 
-/// A page of what changed: names with their words, and whether the order has begun anew.
+/// One page of changes: names with their words, and whether the order has begun anew.
 async fn changed(
     index: &PhaseIndex,
     after: Option<OutcomePlace>,
@@ -189,8 +190,8 @@ async fn changed(
 ) -> (Vec<(String, Option<CauseKind>)>, OutcomeChanges) {
     let question = ChangeQuestion { sources: [SOURCE.to_owned()].into(), after, limit };
     let page = index.changed_outcomes(question).await.unwrap();
-    let told = page.outcomes.iter().map(|outcome| (outcome.name.clone(), outcome.kind)).collect();
-    (told, page)
+    let outcomes = page.outcomes.iter().map(|outcome| (outcome.name.clone(), outcome.kind)).collect();
+    (outcomes, page)
 }
 
 async fn what_changes_is_told_in_order_from_any_place_and_a_withdrawal_too() {
@@ -205,12 +206,12 @@ async fn what_changes_is_told_in_order_from_any_place_and_a_withdrawal_too() {
     let named = |numbers: &[usize], kind| -> Vec<_> {
         numbers.iter().map(|number| (format!("train-{number}"), kind)).collect()
     };
-    let (told, first) = changed(&index, None, 2).await;
-    assert_eq!((told, first.has_more, first.is_restarted), (named(&[3, 2], signal), true, true));
-    let (told, second) = changed(&index, Some(first.next.clone()), 2).await;
-    assert_eq!((told, second.has_more, second.is_restarted), (named(&[1], signal), false, false));
-    let (told, same) = changed(&index, Some(second.next.clone()), 2).await;
-    assert_eq!((told, &same.next), (vec![], &second.next));
+    let (outcomes, first) = changed(&index, None, 2).await;
+    assert_eq!((outcomes, first.has_more, first.is_restarted), (named(&[3, 2], signal), true, true));
+    let (outcomes, second) = changed(&index, Some(first.next.clone()), 2).await;
+    assert_eq!((outcomes, second.has_more, second.is_restarted), (named(&[1], signal), false, false));
+    let (outcomes, same) = changed(&index, Some(second.next.clone()), 2).await;
+    assert_eq!((outcomes, &same.next), (vec![], &second.next));
     let explained = KeptOutcome::Explained { seq: 1, kind: CauseKind::Signal };
     assert_eq!(index.kept_outcome(SOURCE, &job(1)).await.unwrap(), explained);
 
@@ -220,8 +221,8 @@ async fn what_changes_is_told_in_order_from_any_place_and_a_withdrawal_too() {
     assert_eq!(index.kept_outcome(SOURCE, &job(2)).await.unwrap(), KeptOutcome::Nothing);
     explain(&index, CauseKind::ExitCode).await;
     let both = [named(&[2], None), named(&[3], Some(CauseKind::ExitCode))].concat();
-    let (told, last) = changed(&index, Some(second.next), 9).await;
-    assert_eq!(told, both, "and what nobody was told is not withdrawn");
+    let (outcomes, last) = changed(&index, Some(second.next), 9).await;
+    assert_eq!(outcomes, both, "and what nobody was told is not withdrawn");
 
     desk.append(vec![is(2, "Failed", 8)]).await;
     read_all(&index, &desk).await;
@@ -241,15 +242,15 @@ async fn places_of_an_index_that_is_opened_again_hold_and_those_of_another_begin
     desk.append(vec![is(3, "Failed", 3)]).await;
     read_all(&again, &desk).await;
     explain(&again, CauseKind::Signal).await;
-    let (told, page) = changed(&again, Some(place.clone()), 9).await;
-    assert_eq!((told.len(), page.is_restarted), (1, false));
+    let (outcomes, page) = changed(&again, Some(place.clone()), 9).await;
+    assert_eq!((outcomes.len(), page.is_restarted), (1, false));
     assert!(page.next.number > place.number + 1, "numbers that a crash could take back are left out");
     drop(again);
     std::fs::remove_dir_all(desk.folder.path().join("index")).unwrap();
     let other = index(&desk).await;
     explain(&other, CauseKind::Signal).await;
-    let (told, page) = changed(&other, Some(page.next), 9).await;
-    assert_eq!((told.len(), page.is_restarted), (3, true));
+    let (outcomes, page) = changed(&other, Some(page.next), 9).await;
+    assert_eq!((outcomes.len(), page.is_restarted), (3, true));
 }
 
 async fn a_cause_goes_with_its_object() {

@@ -1,5 +1,5 @@
-//! Tests of questions about the past: what was there at a moment, what was in a phase, and what ended for which
-//! cause.
+//! Tests of questions about the past: which objects existed at a moment, which were in a phase, and which
+//! ended for a given cause.
 
 mod causes;
 mod moments;

@@ -4,15 +4,13 @@ use bytes::Bytes;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{StateWitness, WitnessedState};
 use kubewitness_core::{Change, Seq, calendar};
-use kubewitness_journal::{
-    AtPage, AtQuery, EndedQuery, MomentKnowledge, SourceRetention, ThenCursor, WALKED,
-};
+use kubewitness_journal::{AtCursor, AtPage, AtQuery, EndedQuery, MomentKnowledge, SourceRetention, WALKED};
 
 use crate::support::{SOURCE, TestJournal, gap, in_source, job, of, on_every_store, present, state, status};
 
 const BEGIN: u64 = 1_700_000_000_000;
 
-/// Observed so many seconds after the beginning.
+/// A state observed this many seconds after the beginning.
 fn at(second: u64, mut state: WitnessedState) -> WitnessedState {
     state.observed_ms = BEGIN + second * 1000;
     state
@@ -39,7 +37,7 @@ async fn ended(
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
 
-/// The oldest end first, behind a position.
+/// The oldest ends after a position.
 async fn ended_from(desk: &TestJournal, after: Seq, limit: usize) -> (Vec<String>, Option<Seq>) {
     let sources = [SOURCE.to_owned()];
     let all = |_: &str, _: &str, _: &str| true;
@@ -49,7 +47,7 @@ async fn ended_from(desk: &TestJournal, after: Seq, limit: usize) -> (Vec<String
     (page.objects.iter().map(|ended| ended.state.object.name.clone()).collect(), page.next)
 }
 
-async fn then(desk: &TestJournal, second: u64, after: Option<ThenCursor>, limit: usize) -> AtPage {
+async fn then(desk: &TestJournal, second: u64, after: Option<AtCursor>, limit: usize) -> AtPage {
     let at_ms = BEGIN + second * 1000;
     let seq = desk.journal.position_of_time(at_ms).await.unwrap().seq;
     let sources = [SOURCE.to_owned()];
@@ -77,18 +75,18 @@ async fn what_many_states_came_after_is_refused_and_the_answer_says_what_to_ask_
     };
     assert_eq!(desk.journal.objects_at(&query(WALKED)).await.unwrap().rows.len(), 2);
     desk.append((603..1403).map(|version| at(version, present(&job(1), version))).collect()).await;
-    let told = desk.journal.objects_at(&query(700)).await.unwrap_err().to_string();
-    assert!(told.contains("more than 700 states since then: ask for a later time"), "{told}");
+    let error = desk.journal.objects_at(&query(700)).await.unwrap_err().to_string();
+    assert!(error.contains("more than 700 states since then: ask for a later time"), "{error}");
 }
 
-/// Name, version and how well it is known.
+/// The name and version of each object, and how certain they are.
 async fn there(desk: &TestJournal, second: u64) -> Vec<(String, String, MomentKnowledge)> {
     let page = then(desk, second, None, 100).await;
     assert_eq!(page.next, None);
-    let told = page.rows.into_iter().map(|then| {
+    let rows = page.rows.into_iter().map(|then| {
         (then.state.object.name.clone(), then.state.resource_version.as_str().to_owned(), then.known)
     });
-    told.collect()
+    rows.collect()
 }
 
 fn exact(name: &str, version: &str) -> (String, String, MomentKnowledge) {
@@ -98,7 +96,7 @@ fn exact(name: &str, version: &str) -> (String, String, MomentKnowledge) {
 async fn what_has_ended_is_found_by_its_end_page_by_page_and_only_while_it_is_gone() {
     let desk = TestJournal::new().await;
     desk.append((1..=5).map(|n| present(&job(n), n as u64)).collect()).await;
-    // 6, 7, 8, 9: the third one only left, and comes back.
+    // Positions 6 to 9. The third object only left, and returns.
     desk.append(vec![gone(2), gone(1), state(&job(3), Change::Left, "8"), gone(5)]).await;
     let names = |page: (Vec<String>, Option<Seq>)| page.0;
     assert_eq!(names(ended(&desk, 0, Seq::MAX, 9, "").await), ["train-5", "train-3", "train-1", "train-2"]);
@@ -260,7 +258,7 @@ async fn a_page_looks_at_no_more_ends_than_its_bound_and_leads_on() {
     assert_eq!(names, ["train-99"], "the first of the 100 that the page before did not look at");
 }
 
-/// With the time at which it was created, and what it was before.
+/// A state with the creation time of its object and its previous status.
 fn created(second: u64, mut state: WitnessedState) -> WitnessedState {
     let time = calendar::format_rfc3339(BEGIN + second * 1000);
     let text = String::from_utf8(state.document.to_vec()).unwrap();
@@ -281,8 +279,8 @@ async fn an_object_whose_states_retention_took_is_told_to_have_been_there() {
     desk.append(later.collect()).await;
     desk.append(vec![at(310, created(305, present(&job(2), 31)))]).await;
     let spec = RetentionSpec { count: Some(4), past_cursors: true, ..Default::default() };
-    let told = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).run_pass(&spec).await.unwrap();
-    assert!(told.states > 5, "{told:?}");
+    let report = SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0).run_pass(&spec).await.unwrap();
+    assert!(report.states > 5, "{report:?}");
     let page = then(&desk, 25, None, 9).await;
     let found: Vec<_> = page.rows.iter().map(|then| (then.state.object.name.as_str(), then.known)).collect();
     assert_eq!(found, [("train-1", MomentKnowledge::Taken)], "the other one was made later");

@@ -1,4 +1,4 @@
-//! Tests of the index of phases: what it finds of a journal, and that it is made anew from the journal alone.
+//! Tests of the index of phases: its answers, and that it is rebuilt from the journal alone.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ async fn what_has_ended_is_found_by_its_name_page_by_page() {
     // The namespaces are team-1, team-2 and team-0 in turn.
     desk.append((1..=5).map(|number| is(number, "Running", number as u64)).collect()).await;
     desk.append(vec![gone(3, 6), gone(1, 7), gone(2, 8), state(&job(4), Change::Left, "9")]).await;
-    // One that comes back has not ended.
+    // An object that returns has not ended.
     desk.append(vec![is(4, "Running", 10)]).await;
     let index = index(&desk).await;
     let all = async |query: NamedEndQuery| {
@@ -106,10 +106,11 @@ async fn objects_are_found_by_the_phases_that_they_were_in_within_a_range() {
     let index = index(&desk).await;
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
     assert_eq!(found(&index, "Running", 0, Seq::MAX).await, ["train-3", "train-1", "train-2"]);
-    // It left with position 5, so it was in the phase up to it; the other one came with position 6.
+    // The first object left with position 5, so it was in the phase until then. The other one came with
+    // position 6.
     assert_eq!(found(&index, "Preempted", 4, 6).await, ["train-1"]);
     assert_eq!(found(&index, "Preempted", 5, 6).await, Vec::<String>::new());
-    // Its whole time lies around the range.
+    // The object was in the phase before, during and after the range.
     assert_eq!(found(&index, "Running", 1, 3).await, ["train-2", "train-1"]);
     assert_eq!(found(&index, "Pending", 4, 5).await, ["train-3"]);
     assert_eq!(found(&index, "Deleted", 7, Seq::MAX).await, ["train-2"]);
@@ -131,7 +132,7 @@ async fn an_index_goes_on_where_it_was_and_is_made_anew_where_the_journal_is_ano
     let again = index(&desk).await;
     assert_eq!(found(&again, "Preempted", 0, Seq::MAX).await, ["train-2", "train-1"]);
     drop(again);
-    // Beside a journal that has other states at the same positions.
+    // The index of another journal, which has other states at the same positions.
     let other = TestJournal::new().await;
     other.append(vec![is(7, "Running", 1), is(7, "Preempted", 2), is(8, "Running", 3)]).await;
     let moved = PhaseIndex::new(file(&desk));
@@ -169,16 +170,17 @@ async fn what_retention_took_is_taken_out_of_the_index() {
             break;
         }
     }
-    // The object that ended is gone from the journal; the other one is in the phase since its newest state.
+    // The journal has no states of the ended object any more. The other one is in the phase since its newest
+    // state.
     assert_eq!(found(&index, "Preempted", 0, Seq::MAX).await, ["train-1"]);
     assert_eq!(found(&index, "Preempted", 0, 40).await, Vec::<String>::new());
     assert_eq!(found(&index, "Deleted", 0, Seq::MAX).await, Vec::<String>::new());
 }
 
-/// A position, an object and a phase; no phase: its end.
+/// A position, an object, and a phase, or `None` for its end.
 type PhaseRecord = (Seq, usize, Option<&'static str>);
 
-/// Looks at every state.
+/// The answer according to all states.
 fn model(told: &[PhaseRecord], phase: &str, after: Seq, before: Seq) -> BTreeSet<String> {
     let objects: BTreeSet<usize> = told.iter().map(|(_, object, _)| *object).collect();
     let was = |object: &usize| {

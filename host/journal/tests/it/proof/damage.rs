@@ -1,4 +1,4 @@
-//! Each kind of damage is planted, and found under its code.
+//! Each kind of damage is made, and found with its code.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{SOURCE, TestJournal, document, gap, job, of, open_at, options, present, state};
 
-/// A journal with something of everything, closed.
+/// A closed journal with content of each kind.
 pub async fn sound() -> TestJournal {
     let desk = TestJournal::new().await;
     for version in 0..40u64 {
@@ -94,7 +94,7 @@ async fn each_kind_of_damage_is_found_under_its_code() {
         (code::ENVELOPE, "UPDATE states SET seq = seq + 1000 WHERE seq = 200"),
         (code::ENVELOPE, "UPDATE statuses SET body = replace(body, 'Running', 'Failed')"),
         (code::ENVELOPE, "UPDATE objects SET name = 'other' WHERE id = 2"),
-        // Two rows change places.
+        // Two rows are exchanged.
         (
             code::ENVELOPE,
             "UPDATE states SET seq = -1 WHERE seq = 20; UPDATE states SET seq = 20 WHERE seq = 21; \
@@ -130,7 +130,7 @@ async fn each_kind_of_damage_is_found_under_its_code() {
         (code::COUNT, "UPDATE tallies SET bytes = bytes + 1"),
         (code::COUNT, "UPDATE streams SET taken = taken + 1"),
         (code::SEQUENCE, "UPDATE streams SET taken = taken + 1"),
-        // Numbers that no sum holds.
+        // Numbers that overflow a sum.
         (code::COUNT, "UPDATE streams SET taken = -1"),
         (
             code::COMPLETENESS,
@@ -177,7 +177,7 @@ async fn a_damaged_row_is_an_error_that_names_its_position_and_never_other_bytes
     assert!(matches!(&error, JournalError::Fatal(text) if text.contains("60")), "{error}");
 }
 
-/// SQLite would go on in it, and at the end all of it would be gone.
+/// SQLite would continue in this file, and lose everything in the end.
 #[tokio::test]
 async fn a_file_that_is_removed_or_replaced_while_it_is_in_use_is_told_to_be_lost() {
     let ways: [fn(&Path); 2] = [
@@ -210,14 +210,14 @@ async fn an_older_copy_that_is_written_into_the_file_is_noticed_with_the_next_wr
         let desk = TestJournal::new().await;
         desk.append((1..=3).map(|n| present(&job(1), n)).collect()).await;
         desk.journal.await_earlier_writes().await.unwrap();
-        // As SQLite's own `.restore` does it.
+        // The effect of SQLite's own `.restore`.
         desk.run("DELETE FROM states WHERE seq > 1").await;
-        let told = match looks {
+        let result = match looks {
             true => desk.journal.await_earlier_writes().await,
             false => desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.map(drop),
         };
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("an older copy") && told.contains("journal.db-wal"), "{told}");
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("an older copy") && error.contains("journal.db-wal"), "{error}");
         assert_eq!(desk.ask("SELECT count(*) FROM states").await, "1", "nothing is written behind it");
     }
 }
@@ -228,12 +228,12 @@ async fn a_file_that_was_emptied_while_nothing_came_is_told_to_be_lost() {
     desk.append(vec![present(&job(1), 1)]).await;
     desk.journal.await_earlier_writes().await.unwrap();
     File::create(desk.path()).unwrap();
-    let told = desk.journal.await_earlier_writes().await.unwrap_err().to_string();
-    assert!(told.contains("emptied") && told.contains("Put a copy back"), "{told}");
+    let error = desk.journal.await_earlier_writes().await.unwrap_err().to_string();
+    assert!(error.contains("emptied") && error.contains("Put a copy back"), "{error}");
 }
 
-/// Whoever closes a file lets go of all locks that the process has on it, and SQLite's own tools would then
-/// take the WAL away from under it.
+/// Closing any handle of a file releases all locks that the process has on it. SQLite's own tools would then
+/// remove the WAL in use.
 #[tokio::test]
 async fn looking_at_the_journal_lets_go_of_no_lock() {
     let desk = TestJournal::new().await;
@@ -278,10 +278,10 @@ async fn an_object_that_ends_behind_the_journals_end_is_damage_and_no_panic() {
     assert!(journal.await_earlier_writes().await.is_err());
     journal.close().await.unwrap();
     let journal = open_at(&place).await;
-    let told = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.unwrap_err();
+    let error = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 9)])).await.unwrap_err();
     assert!(
-        matches!(&told, JournalError::Fatal(text) if text.contains("behind the journal's end")),
-        "{told}"
+        matches!(&error, JournalError::Fatal(text) if text.contains("behind the journal's end")),
+        "{error}"
     );
 }
 
@@ -292,12 +292,12 @@ async fn a_file_that_was_removed_while_nothing_came_is_told_to_be_lost_to_who_lo
         desk.journal.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
         desk.journal.await_earlier_writes().await.unwrap();
         std::fs::remove_file(desk.path()).unwrap();
-        let told = match looks {
+        let result = match looks {
             true => desk.journal.await_earlier_writes().await,
             false => desk.journal.close().await,
         };
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains("removed or replaced"), "{told}");
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("removed or replaced"), "{error}");
         assert!(!desk.path().exists(), "nothing is begun in its place");
     }
 }
@@ -314,7 +314,7 @@ async fn a_torn_page_is_refused_and_reported() {
         let whole = verify_file(&desk.path()).await;
         found += usize::from(whole.is_ok_and(|report| !report.ok));
     }
-    // A page that is on the free list holds nothing.
+    // A page on the free list has no content.
     assert!(found * 10 >= (bytes.len() / 4096 - 1) * 9, "{found} of {}", bytes.len() / 4096 - 1);
 }
 

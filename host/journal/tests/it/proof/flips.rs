@@ -1,4 +1,4 @@
-//! Changes bytes of a journal behind its back. Each change is found, or has no effect on any answer.
+//! Changes single bytes of a journal. Each change is found, or changes no answer.
 
 use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::ports::{Backlog, StateWitness};
@@ -7,7 +7,7 @@ use kubewitness_journal::{ExportQuery, JournalLocation, export_journal, verify_f
 use crate::proof::damage::sound;
 use crate::support::{SOURCE, StoreKind, TestJournal, on_every_store, open};
 
-/// A table with the columns of its key. One that is missing here fails the test.
+/// Each table with the columns of its key. A missing table fails the test.
 const TABLES: [(&str, &str); 18] = [
     ("streams", "id"),
     ("kinds", "id"),
@@ -29,16 +29,16 @@ const TABLES: [(&str, &str); 18] = [
     ("replays", "id"),
 ];
 
-/// A change of one of sixteen bits is seldom another row's value.
+/// How often a change is tried: a change of one of sixteen bits rarely gives the value of another row.
 const TRIES: u32 = 32;
-/// The number by which a person asks.
+/// Columns with numbers that people use, which mean nothing to the journal.
 const HARMLESS: [(&str, &str); 2] = [("gaps", "id"), ("poison", "id")];
 
-/// Only of an object that has ended is it told how; this is the fifth.
+/// This column has content only for an object that has ended, which is the fifth.
 const ENDED: (&str, [&str; 2], u64) = ("objects", ["tail", "newest"], 4);
 
-/// A value as a literal that its store takes, with one bit turned round. `found` is `i` and a number, `b`
-/// or `t` and hexadecimal digits, and `n` or `m` where no number or no bytes are there.
+/// A value as a literal of its store, with one bit changed. `found` is `i` and a number, or `b` or `t` and
+/// hexadecimal digits, or `n` or `m` for NULL or no bytes.
 fn changed(found: &str, dice: &mut Dice) -> String {
     let (kind, value) = found.split_at(1);
     let literal = |hex: &str| match (StoreKind::here(), kind) {
@@ -53,7 +53,7 @@ fn changed(found: &str, dice: &mut Dice) -> String {
         _ if value.is_empty() => literal("31"),
         _ => {
             let mut digits: Vec<char> = value.chars().collect();
-            // Of the lower half of a byte, so that a text stays one.
+            // A bit in the lower half of a byte, so that a text stays valid.
             let place = dice.below(digits.len() as u64 / 2) as usize * 2 + 1;
             let digit = digits[place].to_digit(16).unwrap() ^ 1 << dice.below(3);
             digits[place] = char::from_digit(digit, 16).unwrap();
@@ -79,7 +79,7 @@ async fn columns(desk: &TestJournal, table: &str) -> Vec<String> {
     desk.ask(&list).await.split(',').map(str::to_owned).collect()
 }
 
-/// Tables of the journal.
+/// The number of the journal's tables.
 async fn tables(desk: &TestJournal) -> i64 {
     let text = match StoreKind::here() {
         StoreKind::Sqlite => "SELECT count(*) FROM sqlite_schema WHERE type = 'table'",
@@ -92,7 +92,7 @@ async fn tables(desk: &TestJournal) -> i64 {
              AND table_name LIKE 'kw\\_%'"
         }
     };
-    // A server's journal has four more, which say who writes and watches.
+    // A journal on a server has four more, for writers and watchers.
     desk.ask(text).await.parse::<i64>().unwrap() - if StoreKind::here() == StoreKind::Sqlite { 0 } else { 4 }
 }
 
@@ -123,7 +123,7 @@ async fn value(desk: &TestJournal, table: &str, column: &str, place: &str) -> St
     desk.ask(&format!("SELECT {read} FROM {prefix}{table} {place}")).await
 }
 
-/// A changed value that no other row has: two rows with one key are refused by the store itself.
+/// A changed value that no other row has: the store itself refuses two rows with the same key.
 async fn changed_to_unused(
     desk: &TestJournal,
     table: &str,
@@ -141,7 +141,7 @@ async fn changed_to_unused(
     panic!("{TRIES} changes of {found} in {column} of {table} are values of other rows");
 }
 
-/// Each column of each table, in a row that is chosen at random. More rows are tried with `KUBEWITNESS_SEEDS=20`.
+/// Changes each column of each table in a random row. `KUBEWITNESS_SEEDS=20` tries more rows.
 async fn a_changed_value_of_any_column_is_found() {
     for seed in (SeedPlan { test: "a_changed_value", fixed: 1, fresh: 0 }).list() {
         let _replay = ReplayHint { package: "kubewitness-journal", test: "a_changed_value", seed };
@@ -169,11 +169,11 @@ async fn changed_values_are_found(seed: u64) {
             let place = format!("ORDER BY {key} LIMIT 1 OFFSET {row}");
             let found = value(&desk, table, &column, &place).await;
             let new = changed_to_unused(&desk, table, &column, &found, &mut dice).await;
-            // Named, since MySQL reads no table that it changes.
+            // The subquery has a name, because MySQL can't read a table that it changes.
             let chosen = format!("SELECT {key} FROM (SELECT {key} FROM {name} {place}) AS chosen");
             let update = format!("UPDATE {name} SET {column} = {new} WHERE ({key}) = ({chosen})");
             tried += 1;
-            // They differ in little: each of the two takes every other column.
+            // The two stores differ little, so each takes every other column.
             if matches!((StoreKind::here(), tried % 2), (StoreKind::MariaDb, 0) | (StoreKind::Mysql, 1)) {
                 continue;
             }
@@ -191,7 +191,7 @@ async fn changed_values_are_found(seed: u64) {
 
 on_every_store!(a_changed_value_of_any_column_is_found);
 
-/// All that a journal tells.
+/// The whole content of a journal.
 async fn exported_text(path: &std::path::Path) -> Result<String, String> {
     let mut out = Vec::new();
     let query = ExportQuery { documents: true, ..ExportQuery::default() };
@@ -234,7 +234,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
     for &seed in &flips {
         let _replay = ReplayHint { package: "kubewitness-journal", test: seeds.test, seed };
         let mut dice = Dice::new(seed);
-        // Most of so small a file is room; what is written is seldom zero.
+        // Most bytes of so small a file are unused zeros; written bytes are rarely zero.
         let mut place = dice.below(bytes.len() as u64) as usize;
         while bytes[place] == 0 && dice.below(8) > 0 {
             place = dice.below(bytes.len() as u64) as usize;
@@ -244,9 +244,9 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
         flipped[place] ^= 1 << bit;
         std::fs::write(&path, &flipped).unwrap();
         if verify_file(&path).await.is_ok_and(|report| report.ok) {
-            let told = exported_text(&path).await;
+            let exported = exported_text(&path).await;
             assert!(
-                told.as_ref() == Ok(&expected),
+                exported.as_ref() == Ok(&expected),
                 "bit {bit} of byte {place} was not found and changes what is told"
             );
             harmless += 1;
@@ -254,7 +254,7 @@ async fn a_bit_of_the_file_that_turns_round_is_found_or_changes_nothing() {
             found += 1;
         }
         for beside in ["-wal", "-shm", ".lock"] {
-            // Not all are there each time.
+            // These files do not exist each time.
             drop(std::fs::remove_file(format!("{}{beside}", path.display())));
         }
     }

@@ -1,4 +1,4 @@
-//! Damage is found: that of each kind, and that of any byte.
+//! Tests that damage is found: each kind, and in any byte.
 
 pub mod damage;
 mod flips;

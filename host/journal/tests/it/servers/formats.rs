@@ -1,4 +1,4 @@
-//! A journal that an older program made, or a newer one.
+//! Journals that an older or a newer program created.
 
 use super::*;
 
@@ -32,7 +32,7 @@ pub async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     assert_eq!(beside.run("SELECT format FROM kw_journal").trim(), "99");
 }
 
-/// As the first program that kept journals on servers left them.
+/// The state in which the first program with journals on servers left them.
 pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     let desk = sound().await;
     let sealed = [
@@ -81,7 +81,7 @@ pub async fn a_journal_of_format_1_gets_sums_and_can_be_cut() {
     let count = Some(20);
     let spec = kubewitness_core::config::RetentionSpec { count, past_cursors: true, ..Default::default() };
     let mut retention = kubewitness_journal::SourceRetention::new(desk.journal.clone(), SOURCE).in_hand(0);
-    let told = retention.run_pass(&spec).await.unwrap();
-    assert!(told.states > 50, "{told:?}");
+    let report = retention.run_pass(&spec).await.unwrap();
+    assert!(report.states > 50, "{report:?}");
     desk.assert_sound().await;
 }

@@ -1,4 +1,4 @@
-//! A journal behind PgBouncer.
+//! A journal that is reached through PgBouncer.
 
 use kubewitness_harness::Pooler;
 use sqlx::ConnectOptions;
@@ -6,7 +6,7 @@ use sqlx::postgres::PgConnectOptions;
 
 use super::*;
 
-/// Clients that keep a session of the pooler each.
+/// Clients that each keep a session of the pooler.
 const OTHERS: usize = 10;
 
 fn through(pooler: &Pooler, beside: &SharedJournal) -> JournalLocation {
@@ -66,7 +66,7 @@ async fn a_writer_whose_session_goes_to_another_client_does_not_write() {
         while refusal.is_none() && others.len() < OTHERS {
             version += 1;
             refusal = journal.append_batch(of(SOURCE, 0, vec![present(&job(1), version)])).await.err();
-            // It takes the session that was given back last.
+            // The pooler assigns the session that was returned last.
             let options: PgConnectOptions = pooler.url(&beside.address).unwrap().parse().unwrap();
             let mut other = options.extra_float_digits(None).connect().await.unwrap();
             other.execute("BEGIN; SELECT 1").await.unwrap();
@@ -76,7 +76,7 @@ async fn a_writer_whose_session_goes_to_another_client_does_not_write() {
         assert!(names_the_remedy(&refusal), "{refusal}");
         drop(others);
         drop(journal);
-        // What was acknowledged is there.
+        // All acknowledged states exist.
         let report = verify_at(&beside.place()).await.unwrap();
         assert!(report.ok && report.states_checked == version - 1, "{report:#?}");
     })

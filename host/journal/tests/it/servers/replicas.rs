@@ -1,4 +1,4 @@
-//! Several processes witness into one journal.
+//! Tests of several processes that witness into one journal.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
     assert_eq!(seqs(&one.append_batch(both(1)).await.unwrap()), [Some(1), Some(2)]);
     let again = two.append_batch(both(1)).await.unwrap();
     assert_eq!((seqs(&again), again.through, again.newest), (vec![None, None], 2, 2));
-    // By turns, each with something that the other doesn't have.
+    // They append by turns, and each append has a state that the other lacks.
     for version in (2..20).step_by(2) {
         two.append_batch(both(version)).await.unwrap();
         one.append_batch(of(SOURCE, 0, vec![present(&job(1), version), present(&job(3), version)]))
@@ -38,7 +38,7 @@ pub async fn what_two_witness_is_there_once_and_each_knows_of_the_others() {
             .await
             .unwrap();
     }
-    // One that comes late is marked so, whoever was before it.
+    // A late state is marked as late, whoever appended the newer one.
     let late = one.append_batch(of(SOURCE, 0, vec![present(&job(2), 17)])).await.unwrap();
     two.await_earlier_writes().await.unwrap();
     assert_eq!((*two.newest_position().borrow(), late.newest), (39, 39));
@@ -103,7 +103,7 @@ pub async fn a_lease_that_is_made_anew_is_that_of_who_comes_then() {
     assert!(Journal::open_at(&beside.place(), sharing("four")).await.is_err());
 }
 
-/// As one that was stopped on its way: it holds what others need to come in.
+/// A process that stopped while it joined: it holds locks that others need for joining.
 pub async fn a_replica_that_stops_while_it_comes_in_is_ended() {
     let beside = SharedJournal::new();
     replica(&beside.place(), "one").await.close().await.unwrap();
@@ -160,12 +160,12 @@ pub async fn only_who_leads_writes_what_plugins_left() {
     not_mine(one.save("p", progress(0)).await);
     not_mine(one.mark_dropped("p", &[1], "me", "why").await);
     assert_eq!(two.plugin_progress("p").await.unwrap().unwrap().cursor, 1);
-    // It may still witness, also together with what is refused.
+    // The process may still witness, even in the same append with a refused save.
     let (append, save) =
         tokio::join!(one.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])), one.save("p", progress(2)));
     assert_eq!(append.unwrap().newest, 2);
     not_mine(save);
-    // Whose term is over ends nobody else's.
+    // The end of an earlier term ends nobody else's.
     one.set_leadership(false).await.unwrap();
     two.save("p", progress(2)).await.unwrap();
     let leads = |replicas: Vec<kubewitness_journal::JournalReplica>| -> Vec<bool> {
@@ -219,17 +219,17 @@ pub async fn a_gap_of_what_another_witness_has_passed_is_refused_and_its_states_
     one.append_batch(AppendBatch { checkpoint: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 10)]) })
         .await
         .unwrap();
-    // Both read back what was since then; one is through first.
+    // Both read back the versions since then, and one finishes first.
     let seen = vec![present(&job(1), 15), present(&job(1), 20)];
     one.append_batch(AppendBatch { since: at("10"), checkpoint: at("20"), ..of(SOURCE, 0, seen) })
         .await
         .unwrap();
     let hole = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![gap(&job(1), "10", "20")]) };
-    let told = two.append_batch(hole).await;
-    assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
+    let result = two.append_batch(hole).await;
+    assert!(matches!(result, Err(JournalError::Overtaken(_))), "{result:?}");
     let late = AppendBatch { since: at("10"), ..of(SOURCE, 0, vec![present(&job(1), 12)]) };
     assert_eq!(seqs(&two.append_batch(late).await.unwrap()), [Some(4)]);
-    // From where the other is, what is missing is a gap.
+    // From the other's checkpoint, the missing versions are a gap.
     let next = AppendBatch { since: at("20"), ..of(SOURCE, 0, vec![gap(&job(1), "20", "30")]) };
     assert_eq!(seqs(&two.append_batch(next).await.unwrap()), [Some(5)]);
     desk.assert_sound().await;
@@ -243,7 +243,7 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
         loop {
             match journal.watched_elsewhere(SOURCE, 1, &version(before)).await {
                 Ok(told) => return told,
-                // Its session was ended as well.
+                // Its session was ended, too.
                 Err(JournalError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
                 Err(error) => panic!("{error}"),
             }
@@ -257,7 +257,7 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
     assert_eq!(elsewhere(&two, "99").await, None, "it began no sooner");
     assert_eq!(elsewhere(&one, "100").await, None, "it is no other's");
     assert_eq!(two.watched_elsewhere(SOURCE, 0, &version("100")).await.unwrap(), None, "of another epoch");
-    // With what is witnessed; and a session that is lost doesn't take it away for good.
+    // The watch is announced with the states, and a lost session does not revoke it permanently.
     two.announce_watch(SOURCE, Some((1, version("7"))));
     two.append_batch(of(SOURCE, 0, vec![present(&job(1), 8)])).await.unwrap();
     assert_eq!(elsewhere(&one, "8").await.as_deref(), Some("two"));
@@ -272,14 +272,14 @@ pub async fn a_watch_that_goes_on_is_known_to_others_while_its_witness_is_there(
     two.announce_watch(SOURCE, Some((1, version("7"))));
     two.await_earlier_writes().await.unwrap();
     two.close().await.unwrap();
-    // A server notices only a moment later that a client has gone.
+    // A server notices a lost client a moment later.
     let ended = async {
         while elsewhere(&one, "8").await.is_some() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::time::timeout(Duration::from_secs(30), ended).await.expect("its session ends");
-    // Who sits there now says nothing yet.
+    // The new process has not announced anything yet.
     let _three = replica(&beside.place(), "three").await;
     assert_eq!(elsewhere(&one, "8").await, None);
 }
@@ -290,8 +290,8 @@ pub async fn who_witnesses_an_epoch_that_is_over_is_told_where_the_journal_is() 
     one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
     two.append_batch(of(SOURCE, 0, vec![present(&job(1), 2)])).await.unwrap();
     one.append_batch(of(SOURCE, 1, Vec::new())).await.unwrap();
-    let told = two.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await;
-    assert!(matches!(told, Err(JournalError::Overtaken(_))), "{told:?}");
+    let result = two.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)])).await;
+    assert!(matches!(result, Err(JournalError::Overtaken(_))), "{result:?}");
     assert_eq!(two.shared_standing(SOURCE).await.unwrap(), Some((1, None)));
     desk.assert_sound().await;
 }
@@ -303,7 +303,7 @@ pub async fn what_one_sweeps_the_other_does_not_refer_to() {
         status: status(phase),
         ..present(&job(number), version)
     };
-    // Both remember the status; then only what retention takes refers to it.
+    // Both remember the status, but only states that retention removes refer to it.
     one.append_batch(of(SOURCE, 0, vec![witnessed(1, 1, "Rare")])).await.unwrap();
     two.append_batch(of(SOURCE, 0, vec![witnessed(1, 2, "Running"), witnessed(2, 3, "Running")]))
         .await
@@ -323,7 +323,7 @@ pub async fn what_one_sweeps_the_other_does_not_refer_to() {
     two.await_earlier_writes().await.unwrap();
     let newest = *two.newest_position().borrow();
     assert_eq!(two.read_at(&[newest]).await.unwrap()[0].status.phase, "Rare");
-    // Who doesn't lead takes nothing.
+    // A process that does not lead removes nothing.
     let mut other = SourceRetention::new(two.clone(), SOURCE).in_hand(0);
     assert!(other.run_pass(&RetentionSpec { count: Some(2), ..spec }).await.is_err());
     desk.assert_sound().await;
@@ -351,7 +351,7 @@ pub async fn replicas_whose_sessions_are_ended_under_load_leave_every_state_once
     desk.assert_sound().await;
 }
 
-/// As a process that was stopped within a transaction: its session is there, and says nothing more.
+/// A process that stopped within a transaction: its session exists, but sends nothing more.
 pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone() {
     let beside = SharedJournal::new();
     let one = replica(&beside.place(), "one").await;
@@ -360,7 +360,7 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     let (wire, place) = beside.behind_a_wire().await;
     let two = replica(&place, "two").await;
     one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
-    // It begins, and never hears that it may go on.
+    // It begins, and never gets the answer that lets it continue.
     wire.deafen();
     let since = Instant::now();
     let stopped = two.append_batch(of(SOURCE, 0, vec![present(&job(1), 3)]));
@@ -385,7 +385,7 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     }
     assert!(since.elapsed() > Duration::from_secs(5), "it held nobody up: nothing is tried here");
     assert_eq!(*one.newest_position().borrow(), 2);
-    // It goes on.
+    // It continues.
     wire.cut();
     until_there(&two, of(SOURCE, 0, vec![present(&job(1), 3)])).await;
     assert_eq!(desk.verify().await.states_checked, 3);

@@ -30,7 +30,7 @@ const PROBLEM: &str = "application/problem+json";
 /// The handler's row limit, as one of its parameters.
 const LIMIT: &str = "limit";
 
-/// Everything that was described so far.
+/// Everything described so far.
 struct ApiDescription {
     answers: SchemaGenerator,
     bodies: SchemaGenerator,
@@ -59,7 +59,7 @@ struct PathOperation<'a> {
     of: &'a mut ApiDescription,
     path: &'static str,
     method: &'static str,
-    told: Map<String, Value>,
+    fields: Map<String, Value>,
     refusals: Vec<u16>,
     has_parts: bool,
 }
@@ -90,11 +90,11 @@ impl ApiDescription {
     fn add_post(&mut self, path: &'static str, id: &str, summary: &str, right: &str) -> PathOperation<'_> {
         let mut operation =
             self.add_operation("post", path, id, summary).with_refusals(&[403, 404, 413, 415, 422]);
-        let told = format!(
+        let message = format!(
             "Refused (403) if the request's `Origin` or `Sec-Fetch-Site` names another site. If people sign in: refused \
              (403) if the person lacks the verb {right}."
         );
-        operation.told.insert("description".into(), told.into());
+        operation.fields.insert("description".into(), message.into());
         operation
     }
 
@@ -105,9 +105,10 @@ impl ApiDescription {
         id: &str,
         summary: &str,
     ) -> PathOperation<'_> {
-        let told = Map::from_iter([("operationId".into(), id.into()), ("summary".into(), summary.into())]);
+        let operation =
+            Map::from_iter([("operationId".into(), id.into()), ("summary".into(), summary.into())]);
         let refusals = if path.starts_with("/api/") { vec![400, 503] } else { Vec::new() };
-        PathOperation { of: self, path, method, told, refusals, has_parts: false }
+        PathOperation { of: self, path, method, fields: operation, refusals, has_parts: false }
     }
 
     /// The whole document.
@@ -289,13 +290,13 @@ impl PathOperation<'_> {
         assert_eq!(known.len(), names.len(), "{}: the handler takes what its query has", self.path);
         for name in names {
             let mut schema = known.get(*name).unwrap_or_else(|| panic!("{name} is no field")).clone();
-            let told = schema.as_object_mut().and_then(|fields| fields.remove("description"));
+            let description = schema.as_object_mut().and_then(|fields| fields.remove("description"));
             self = match *name {
                 LIMIT => self.with_limit(),
                 _ => self.with_parameter(
                     "query",
                     name,
-                    told.as_ref().and_then(Value::as_str).unwrap_or(""),
+                    description.as_ref().and_then(Value::as_str).unwrap_or(""),
                     &schema,
                 ),
             };
@@ -310,7 +311,7 @@ impl PathOperation<'_> {
 
     fn with_parameter(mut self, place: &str, name: &str, text: &str, schema: &Value) -> Self {
         assert!(!text.is_empty(), "{}: {name} is not described", self.path);
-        let parameters = self.told.entry("parameters").or_insert_with(|| json!([]));
+        let parameters = self.fields.entry("parameters").or_insert_with(|| json!([]));
         parameters.as_array_mut().expect("an array").push(json!({
             "name": name, "in": place, "required": place == "path", "description": text, "schema": schema,
         }));
@@ -346,7 +347,7 @@ impl PathOperation<'_> {
     fn with_body<B: JsonSchema>(mut self) -> Self {
         let body = self.of.bodies.subschema_for::<B>();
         let body = json!({"required": true, "content": {"application/json": {"schema": body}}});
-        self.told.insert("requestBody".into(), body);
+        self.fields.insert("requestBody".into(), body);
         self
     }
 
@@ -391,9 +392,9 @@ impl PathOperation<'_> {
         for status in &self.refusals {
             responses.insert(status.to_string(), json!({"$ref": "#/components/responses/Problem"}));
         }
-        let kept = self.told.entry("responses").or_insert_with(|| json!({}));
+        let kept = self.fields.entry("responses").or_insert_with(|| json!({}));
         kept.as_object_mut().expect("an object").append(&mut responses);
-        self.of.paths.insert(self.path.into(), json!({self.method: self.told}));
+        self.of.paths.insert(self.path.into(), json!({self.method: self.fields}));
     }
 }
 

@@ -96,7 +96,7 @@ pub(super) fn describe_api() -> Value {
 
 fn describe_pauses(api: &mut ApiDescription) {
     let name = "The plugin's name.";
-    let told = "Whether that changed anything, and the pause that is in force now.";
+    let message = "Whether that changed anything, and the pause that is in force now.";
     api.add_post(
         "/api/v1/plugins/{name}/pause",
         "pause",
@@ -104,7 +104,7 @@ fn describe_pauses(api: &mut ApiDescription) {
         &on_plugin("pause"),
     )
     .with_parameter("path", "name", name, &text())
-    .changes_named(api::pausing::pause, told);
+    .changes_named(api::pausing::pause, message);
     api.add_post(
         "/api/v1/plugins/{name}/resume",
         "resume",
@@ -112,7 +112,7 @@ fn describe_pauses(api: &mut ApiDescription) {
         &on_plugin("resume"),
     )
     .with_parameter("path", "name", name, &text())
-    .changes_named(api::pausing::resume, told);
+    .changes_named(api::pausing::resume, message);
 }
 
 /// The right to change something of one plugin.
@@ -124,13 +124,13 @@ fn describe_mutes(api: &mut ApiDescription) {
     let right = "`mute` on `notifications` of `kubewitness.dev`, in the namespace or in the cluster";
     api.get("/api/v1/mutes", "mutes", "The mutes: recipient and object of each")
         .with_answer(api::muting::mutes, "The mutes that the person may undo, newest first.");
-    let told = "Whether that changed anything, and the mute.";
+    let message = "Whether that changed anything, and the mute.";
     api.add_post("/api/v1/mute", "mute", "Mutes an object, a namespace or everything", right)
         .with_refusals(&[404])
-        .with_change(api::muting::mute, told);
+        .with_change(api::muting::mute, message);
     api.add_post("/api/v1/unmute", "unmute", "Undoes a mute", right)
         .with_refusals(&[404])
-        .with_change(api::muting::unmute, told);
+        .with_change(api::muting::unmute, message);
 }
 
 fn describe_submissions(api: &mut ApiDescription) {
@@ -148,14 +148,14 @@ fn describe_submissions(api: &mut ApiDescription) {
             &key,
         )
         .with_body::<SubmitRequest>();
-    let told = "The API server decides whether the person may. What it refuses has the parameter in `fields`. 503: it \
+    let message = "The API server decides whether the person may. What it refuses has the parameter in `fields`. 503: it \
                 is not known whether the Job was created; the same request with the same key tells.";
-    operation.told.insert("description".into(), told.into());
+    operation.fields.insert("description".into(), message.into());
     let schema = operation.of.answers.subschema_for::<SubmitView>();
     let created = json!({
         "description": "The Job is created.", "content": {"application/json": {"schema": schema}},
     });
-    operation.told.insert("responses".into(), json!({"201": created}));
+    operation.fields.insert("responses".into(), json!({"201": created}));
     let text = "An earlier request with this key has created the Job, or `dry_run` has created none.";
     operation.with_media("application/json", schema.as_value(), text);
 }
@@ -190,7 +190,7 @@ fn describe_itself(api: &mut ApiDescription) {
     api.get("/healthz", "healthz", "Whether the process runs").with_media("text/plain", &text(), "It does.");
     let mut ready = api.get("/readyz", "readyz", "Whether the controller is ready");
     let not = json!({"description": "It is not, and why.", "content": {"text/plain": {"schema": text()}}});
-    ready.told.insert("responses".into(), json!({"503": not}));
+    ready.fields.insert("responses".into(), json!({"503": not}));
     ready.with_media("text/plain", &text(), "It is.");
     api.get("/metrics", "metrics", "Figures for Prometheus").with_refusals(&[403, 503]).with_media(
         "text/plain",

@@ -200,7 +200,7 @@ async fn behind_a_proxy_that_has_tls_the_cookie_is_for_https_alone() {
     assert_eq!(portal.get("/", &[("cookie", &cookies(&set))]).await.status, 200);
 }
 
-/// A code for whoever has this token.
+/// A code for the owner of this token.
 async fn code(portal: &GuardedPortal, token: &str) -> String {
     let authorization = format!("Bearer {token}");
     let answer = portal.ask("POST", "/api/v1/login", &[("authorization", &authorization)], "").await;
@@ -260,7 +260,7 @@ async fn a_one_time_login_asks_first_and_names_the_person_whoever_brings_the_add
         let asked = portal.get(&format!("/login/once?{body}"), &[("sec-fetch-site", site)]).await;
         assert_eq!((asked.status.as_u16(), asked.header("set-cookie")), (200, ""), "{site}");
     }
-    // The person goes on from our own page.
+    // The person continues from our own page.
     let entered = portal.ask("POST", "/login/once", &[FORM, OWN], &body).await;
     assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));
     assert_eq!(portal.get("/", &[("cookie", &cookies(&entered))]).await.status, 200);

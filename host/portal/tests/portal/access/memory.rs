@@ -1,4 +1,4 @@
-//! Answers with many rows, as one person asks for them at once.
+//! Tests of the memory for answers with many rows that one person requests at once.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::tenants::{TenantPortal, TenantServer};
 use crate::held_bytes::HeldBytes;
 use crate::request;
 
-/// As many requests as one person may have under way.
+/// As many concurrent requests as one person may have.
 const AT_ONCE: usize = 16;
 const STATES: u64 = 10_000;
 
@@ -23,7 +23,7 @@ async fn open(portal: &GuardedPortal, path: &str) -> Body {
     response.into_body()
 }
 
-/// The bytes of the next piece; none at the end.
+/// The size of the next piece; 0 at the end.
 async fn next(body: &mut Body) -> usize {
     match body.frame().await {
         Some(frame) => frame.unwrap().into_data().unwrap().len(),
@@ -35,7 +35,7 @@ async fn next(body: &mut Body) -> usize {
 async fn sixteen_long_timelines_of_one_person_hold_together_no_more_than_two() {
     let views = TenantPortal { copies: true, ..TenantPortal::default() };
     views.push_many("red", STATES, &"long ".repeat(200));
-    // A slow machine is none of the bounds.
+    // A slow machine must not end the requests.
     let patient = |options| PortalOptions { request_timeout: Duration::from_secs(600), ..options };
     let portal = GuardedPortal::of(views, TenantServer::default(), patient);
     let path = "/api/v1/timeline?uid=uid-red&limit=10000";
@@ -65,7 +65,7 @@ async fn sixteen_long_timelines_of_one_person_hold_together_no_more_than_two() {
     assert!(text == one.as_bytes(), "what is written as it is read is the same answer");
 }
 
-/// The bytes that these requests hold at most, until each answer has begun.
+/// The most bytes that these requests hold, until each answer has begun.
 async fn most_held(portal: &GuardedPortal, path: &str, requests: usize) -> usize {
     let held = HeldBytes::begin();
     let bodies = futures::future::join_all((0..requests).map(|_| open(portal, path))).await;
@@ -78,7 +78,7 @@ async fn most_held(portal: &GuardedPortal, path: &str, requests: usize) -> usize
 async fn sixteen_stories_with_hidden_parts_are_read_one_at_a_time() {
     let views = TenantPortal { copies: true, ..TenantPortal::default() };
     views.push_many("red", STATES / 2, &"long ".repeat(100));
-    // The person may not see this Pod, so that more has to be read.
+    // The person may not see this Pod, so more rows have to be read.
     views.push_owned("Pod", "blue", "red");
     let patient = |options| PortalOptions { request_timeout: Duration::from_secs(600), ..options };
     let portal = GuardedPortal::of(views, TenantServer::default(), patient);

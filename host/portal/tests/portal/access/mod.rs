@@ -1,4 +1,4 @@
-//! Who may see what: two tenants, an operator, and an API server that says what each may do.
+//! Tests of what each person sees: two tenants, an operator, and an API server that decides about rights.
 
 mod login;
 mod memory;
@@ -82,7 +82,7 @@ impl GuardedPortal {
         self.ask("GET", path, headers, "").await
     }
 
-    /// The live streams that are open, as the metrics tell an operator.
+    /// The number of open live streams, from the metrics.
     pub async fn streams(&self) -> u64 {
         let page = self.as_token("boss", "/metrics").await.text;
         let value = page.lines().find_map(|line| line.strip_prefix("kubewitness_http_streams "));
@@ -98,7 +98,7 @@ impl GuardedPortal {
     }
 }
 
-/// Every address that can be read, by the API's own description and by the pages, for one tenant's objects.
+/// Every readable address for one tenant's objects, according to the API's description and the pages.
 pub fn addresses(tenant: &str) -> Vec<String> {
     let description: serde_json::Value =
         serde_json::from_str(include_str!("../../../src/api/openapi.json")).unwrap();

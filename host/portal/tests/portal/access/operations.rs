@@ -1,5 +1,5 @@
-//! Every operation that the API describes: without a token, with garbage, with a token that has ended, as another
-//! tenant, and after a right was withdrawn. An operation that is not among the cases fails here.
+//! Tests of every operation in the API's description: without a token, with garbage, with an expired token,
+//! as another tenant, and after a right was withdrawn. An operation without a case fails the test.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use super::GuardedPortal;
 use super::streams::read;
 use crate::request;
 
-/// Longer than an answer of the API server counts.
+/// Longer than an answer of the API server is valid.
 const KEPT: Duration = Duration::from_secs(11);
 const MINUTE: Duration = Duration::from_secs(60);
 
 struct OperationCase {
     method: &'static str,
-    /// As the description has it.
+    /// The path in the description.
     path: &'static str,
     asked: &'static str,
     body: &'static str,
-    /// Who may do it.
+    /// The person who may use it.
     holder: &'static str,
-    /// The words that the answer has for the holder alone; empty where it is for whoever has signed in.
+    /// The text that only the holder's answer has; empty if everybody who has signed in gets it.
     word: &'static str,
-    /// Set where it changes something; whoever may not do it is refused.
+    /// Set if the operation changes something. Then others are refused.
     is_act: bool,
 }
 
@@ -81,7 +81,7 @@ const CASES: &[OperationCase] = &[
         word: "",
         is_act: false,
     },
-    // The API server decides who may.
+    // The API server itself decides.
     OperationCase {
         method: "post",
         path: "/api/v1/jobs",
@@ -99,12 +99,12 @@ struct SentRequest {
     status: StatusCode,
     text: String,
     ended: bool,
-    /// The part that is still to come.
+    /// The part of the body that has not arrived yet.
     body: Body,
 }
 
 impl OperationCase {
-    /// Asks, and reads what comes within two seconds.
+    /// Sends the request, and reads the answer for two seconds.
     async fn send(&self, portal: &GuardedPortal, authorization: Option<&str>) -> SentRequest {
         let mut asked = request(&self.method.to_uppercase(), self.asked);
         if let Some(text) = authorization {

@@ -1,4 +1,4 @@
-//! In which order rights are asked for: in the whole cluster first, and then in the namespace.
+//! Tests of the order of reviews: first for the whole cluster, and then for the namespace.
 
 use super::GuardedPortal;
 

@@ -1,4 +1,4 @@
-//! The parts of lists and stories, and how they tell where they end.
+//! Tests of the parts of lists and stories, and of what their ends reveal.
 
 use std::sync::atomic::Ordering;
 

@@ -23,10 +23,10 @@ async fn nobody_and_garbage_are_refused_everywhere() {
             let answer = portal.get(&path, &[("authorization", authorization)]).await;
             assert_eq!(answer.status, 401, "{path} as {authorization:.20}");
             assert!(answer.header("www-authenticate").starts_with("Bearer"), "{path}");
-            // The checksums in addresses of assets are whatever they are.
-            let told: Vec<_> = answer.text.split("?v=").map(|part| part.split('"').skip(1)).collect();
-            let told: String = told.into_iter().flatten().collect();
-            assert!(!answer.text.contains("red-") && !told.contains("77"), "{path}");
+            // The checksums in addresses of assets may differ.
+            let text: Vec<_> = answer.text.split("?v=").map(|part| part.split('"').skip(1)).collect();
+            let text: String = text.into_iter().flatten().collect();
+            assert!(!answer.text.contains("red-") && !text.contains("77"), "{path}");
         }
         let answer = portal.get(&path, &[]).await;
         if path.starts_with("/api/") || ["/healthz", "/readyz", "/metrics"].contains(&&*path) {
@@ -68,7 +68,7 @@ async fn two_tenants_never_see_each_others_words_counts_or_ids() {
                 format!("{other}-worker"),
             ];
             for word in words.iter().filter(|word| !path.contains(*word)) {
-                // A filter's own words come back.
+                // The answer repeats the filter.
                 assert!(
                     !answer.text.contains(word.as_str()),
                     "{tenant} reads `{word}` at {path}: {}",
@@ -155,13 +155,13 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
         portal.as_token("boss", there).await;
         assert_eq!(lookups(), before + 1, "{there}");
     }
-    // Only what is looked up says where a uid is: the newest state, however many there are.
+    // Only a look-up shows the namespace of a uid: that of the newest state, however many there are.
     for uid in ["uid-blue", "uid-none"] {
         let before = lookups();
         portal.as_token("red", &format!("/api/v1/timeline?uid={uid}")).await;
         assert_eq!(lookups(), before + 1, "{uid}");
     }
-    // A right to one name is looked for, too.
+    // A right to a single name is searched for, too.
     let mine = "/api/v1/timeline?kind=Job&namespace=red&name=red-train";
     for token in ["named", "red"] {
         let story = portal.as_token(token, mine).await.json();
@@ -174,7 +174,7 @@ async fn nothing_is_looked_up_where_the_namespace_says_already_that_it_is_not_th
     }
 }
 
-/// A story is cut where it is read, so a foreign object of the same name may not be among what is cut.
+/// A story has a limited length, so a foreign object of the same name must not use up its states.
 #[tokio::test]
 async fn a_story_by_name_is_read_in_the_kinds_and_namespaces_that_are_theirs() {
     let portal = GuardedPortal::of(
@@ -434,7 +434,7 @@ async fn where_the_api_server_does_not_answer_nothing_is_shown() {
     assert_eq!(portal.as_token("red", "/").await.status, 200);
     portal.server.is_down.store(true, Ordering::SeqCst);
     for path in addresses("red") {
-        // A name and rights that are still kept may answer until they are too old.
+        // Cached answers about a name and its rights are valid until they expire.
         let answer = portal.as_token("blue", &path).await;
         assert_eq!(answer.status, 503, "{path}");
         assert_eq!(answer.header("retry-after"), "2", "{path}");
@@ -497,7 +497,7 @@ async fn a_proxy_is_believed_with_the_secret_alone() {
     ] {
         assert_eq!(portal.get("/api/v1/objects", forged).await.status, 401, "{forged:?}");
     }
-    // A token decides where the proxy's words are ignored.
+    // If the proxy's headers are ignored, the token decides.
     let both = [("authorization", "Bearer blue"), good[1]];
     assert!(!portal.get("/api/v1/objects", &both).await.text.contains("red-train"));
 }
@@ -511,7 +511,7 @@ async fn who_may_look_into_too_many_namespaces_names_one() {
             |options| options,
         )
     };
-    // Two sources have the same ones.
+    // Both sources have the same namespaces.
     let fits = of(254);
     assert!(fits.as_token("red", "/api/v1/objects").await.text.contains("red-train"));
     assert!(fits.server.most_at_once.load(Ordering::SeqCst) <= 8);
@@ -531,8 +531,9 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
     let portal = GuardedPortal::new();
     let log = AuditLog::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    // With one subscriber alive, tracing lets the thread that meets a line first decide for all threads
-    // whether anybody listens, and the threads of other tests have no subscriber. With two, all are asked.
+    // With a single subscriber, tracing lets the thread that first reaches a line decide for all threads
+    // whether it is logged, and the threads of other tests have no subscriber. With two subscribers, all are
+    // asked.
     let _second = tracing::Dispatch::new(AuditLog::default());
     tracing::callsite::rebuild_interest_cache();
     for path in
@@ -552,7 +553,7 @@ async fn who_reads_a_document_is_logged_and_never_what_is_in_it() {
     assert_eq!(lines, [first.clone(), third, first], "what was not shown is not read");
 }
 
-/// Remembers what goes to the audit's target.
+/// Collects the records with the audit's target.
 #[derive(Clone, Default)]
 struct AuditLog {
     lines: Arc<Mutex<Vec<String>>>,
@@ -632,36 +633,36 @@ async fn a_tag_that_another_person_was_given_never_answers_that_nothing_changed(
 #[tokio::test]
 async fn a_report_is_seen_by_whoever_may_get_the_object_that_it_is_about() {
     let portal = GuardedPortal::new();
-    let told = async |token: &str, path: &str| {
+    let reports_of = async |token: &str, path: &str| {
         let story = portal.as_token(token, path).await.json();
         let reports = story["reports"].as_array().unwrap();
         reports.iter().map(|report| report["to"].as_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
     };
-    assert_eq!(told("red", "/api/v1/timeline?uid=uid-red").await, ["red-people".to_owned()].into());
-    assert!(told("blue", "/api/v1/timeline?uid=uid-red").await.is_empty());
+    assert_eq!(reports_of("red", "/api/v1/timeline?uid=uid-red").await, ["red-people".to_owned()].into());
+    assert!(reports_of("blue", "/api/v1/timeline?uid=uid-red").await.is_empty());
     let page = portal.as_token("red", "/objects/uid-red").await.text;
     assert!(page.contains("red-people") && !page.contains("blue-people"), "{page}");
 }
 
 #[tokio::test]
 async fn an_event_is_seen_by_whoever_may_get_events_and_the_object_that_it_is_about() {
-    let told = async |portal: &GuardedPortal, token: &str| {
+    let reports_of = async |portal: &GuardedPortal, token: &str| {
         let story = portal.as_token(token, "/api/v1/timeline?uid=uid-red").await.json();
         let events = story["events"].as_array().unwrap().clone();
         events.iter().map(|event| event["message"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let portal = GuardedPortal::new();
-    assert_eq!(told(&portal, "boss").await, ["blue-message", "red-message", "blue-message"]);
-    assert_eq!(told(&portal, "red").await, ["red-message"]);
-    assert!(told(&portal, "blue").await.is_empty());
-    // Who may get one job by its name, and no events.
-    assert!(told(&portal, "named").await.is_empty());
+    assert_eq!(reports_of(&portal, "boss").await, ["blue-message", "red-message", "blue-message"]);
+    assert_eq!(reports_of(&portal, "red").await, ["red-message"]);
+    assert!(reports_of(&portal, "blue").await.is_empty());
+    // This person may get one job by its name, and no events.
+    assert!(reports_of(&portal, "named").await.is_empty());
     let page = portal.as_token("red", "/objects/uid-red").await.text;
     assert!(page.contains("red-message") && !page.contains("blue-message"), "{page}");
 
     let without = GuardedPortal::new();
     without.server.refused.lock().unwrap().insert("events".into());
-    assert!(told(&without, "red").await.is_empty());
+    assert!(reports_of(&without, "red").await.is_empty());
     let page = without.as_token("red", "/objects/uid-red").await;
     assert!(page.status == 200 && !page.text.contains("id=\"events\""), "the rest of the story is there");
 }
@@ -678,7 +679,7 @@ async fn a_namespace_that_was_made_again_has_none_of_the_mutes_of_the_one_before
     assert_eq!(read("/api/v1/mutes").await.json(), serde_json::json!([]));
     let page = read("/mutes").await;
     assert!(page.status == 200 && !page.text.contains("red-people"), "{}", page.text);
-    // What is muted now is of the namespace that is there, and whoever may mute everything undoes what is left.
+    // New mutes apply to the present namespace. A person who may mute everything also removes older ones.
     let ask = async |token: &str, path: &str| {
         let authorization = format!("Bearer {token}");
         let headers = [("authorization", authorization.as_str()), ("content-type", "application/json")];
@@ -720,13 +721,13 @@ async fn a_storm_of_tokens_that_are_nobodys_keeps_nobody_waiting_who_is_signed_i
         GuardedPortal::with(TenantServer { slow_with_garbage, ..TenantServer::default() }, |options| options);
     let session = cookies(&enter(&portal, "blue", "").await);
     assert_eq!(portal.as_token("red", "/api/v1/objects").await.status, 200);
-    // What was kept of both is old.
+    // Both cached answers have expired.
     tokio::time::advance(Duration::from_secs(11)).await;
     let storm: Vec<_> = (0..400).map(|number| format!("garbage-{number}")).collect();
     let storm =
         futures::future::join_all(storm.iter().map(|token| portal.as_token(token, "/api/v1/objects")));
     let theirs = async {
-        // The storm has taken its places.
+        // By now the storm has taken its places.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let by_token = portal.as_token("red", "/api/v1/objects").await.status;
         let by_session = portal.get("/api/v1/objects", &[("cookie", &session)]).await.status;

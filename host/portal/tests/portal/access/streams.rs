@@ -23,7 +23,7 @@ async fn open_with(portal: &GuardedPortal, (name, value): (&str, &str), after: u
     response.into_body()
 }
 
-/// Reads what comes within a while, and tells if the stream has ended then.
+/// Reads for a while, and returns whether the stream has ended.
 pub async fn read(body: &mut Body, within: Duration) -> (String, bool) {
     let mut text = String::new();
     let reading = async {
@@ -60,16 +60,16 @@ async fn a_stream_that_shows_nothing_of_what_comes_tells_how_far_it_is() {
     let portal = GuardedPortal::new();
     let mut guest = open(&portal, "guest", 0).await;
     let positions = |text: &str| -> Vec<u64> {
-        let told = text.lines().filter_map(|line| line.strip_prefix("id: "));
-        told.map(|id| id.split('-').next().unwrap().parse().unwrap()).collect()
+        let ids = text.lines().filter_map(|line| line.strip_prefix("id: "));
+        ids.map(|id| id.split('-').next().unwrap().parse().unwrap()).collect()
     };
     let (text, _) = read(&mut guest, Duration::from_secs(2)).await;
     assert_eq!(positions(&text), [14], "not for every state, and after the last: {text}");
     portal.views.push("blue");
     let newest = portal.views.push("red");
     let (text, ended) = read(&mut guest, Duration::from_secs(3)).await;
-    let told = positions(&text);
-    assert!(told.len() <= 2 && told.last() == Some(&newest), "once a second at most: {text}");
+    let seqs = positions(&text);
+    assert!(seqs.len() <= 2 && seqs.last() == Some(&newest), "once a second at most: {text}");
     assert!(text.contains("event: position") && !text.contains("event: state") && !ended, "{text}");
 }
 
@@ -87,7 +87,7 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
         },
         |portal| portal.server.is_down.store(true, Ordering::SeqCst),
     ] {
-        // One has shown the states that there are, and the other one nothing.
+        // One stream has shown the existing states, and the other one nothing.
         for after in [0, 14] {
             let portal = GuardedPortal::new();
             let mut stream = open(&portal, "red", after).await;
@@ -100,7 +100,7 @@ async fn a_right_or_a_token_that_is_withdrawn_closes_a_quiet_stream_within_a_min
     }
 }
 
-/// Their namespace has had no object yet, so no right of theirs is known that could be withdrawn.
+/// Their namespace has had no object yet, so no right that could be withdrawn is noted.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_could_show_nothing_ends_within_a_minute_and_opens_again() {
     let portal = GuardedPortal::new();
@@ -125,7 +125,7 @@ async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before
     assert!(text.contains("red-train") && !ended, "{text}");
 }
 
-/// Their namespace is behind those that are asked for when the stream opens.
+/// Their namespace comes after those that are checked when the stream opens.
 #[tokio::test(start_paused = true)]
 async fn a_quiet_stream_of_a_right_in_the_last_of_many_namespaces_goes_on_until_that_right_is_withdrawn() {
     let views = TenantPortal { others: 300, ..TenantPortal::default() };
@@ -215,8 +215,8 @@ async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no
     portal.as_token("red", "/api/v1/states/1/document").await;
     let of_document = asked_by();
     let mut stream = open(&portal, "red", 0).await;
-    let (told, _) = read(&mut stream, Duration::from_millis(300)).await;
-    assert!(told.contains("red-train"), "{told}");
+    let (text, _) = read(&mut stream, Duration::from_millis(300)).await;
+    assert!(text.contains("red-train"), "{text}");
     let of_stream = asked_by();
     for asked in [of_document, of_stream] {
         assert!(!asked.is_empty());
@@ -229,8 +229,8 @@ async fn whoever_asks_is_known_to_what_takes_long_while_they_are_answered_and_no
 async fn what_somebody_may_not_see_is_not_looked_through_for_secrets() {
     let portal = GuardedPortal::new();
     let mut stream = open(&portal, "blue", 0).await;
-    let (told, _) = read(&mut stream, Duration::from_millis(300)).await;
-    assert!(told.contains("blue-train") && !told.contains("red-"), "{told}");
+    let (text, _) = read(&mut stream, Duration::from_millis(300)).await;
+    assert!(text.contains("blue-train") && !text.contains("red-"), "{text}");
     for address in
         ["/api/v1/states/1/document", "/api/v1/timeline?uid=uid-red", "/objects/uid-red", "/states/2"]
     {

@@ -1,4 +1,4 @@
-//! Two tenants whose every word is their own, and an API server that says who may see what.
+//! Two tenants with distinct texts, and an API server that decides what each may see.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::fake;
 
-/// When the namespaces were made, and the objects in them a second later.
+/// The creation time of the namespaces. Their objects were created a second later.
 pub const MADE_MS: u64 = 1_795_182_311_000;
 const TENANTS: [&str; 2] = ["red", "blue"];
 
@@ -27,7 +27,7 @@ fn pod(tenant: &str) -> ObjectRef {
     fake::object("Pod", tenant, &format!("{tenant}-worker"), &format!("uid-{tenant}-worker"))
 }
 
-/// Positions 1 to 4 are of red, 11 to 14 of blue: a job, its pod, the job again, and a gap of the job.
+/// Positions 1 to 4 belong to red, 11 to 14 to blue: a job, its pod, the job again, and a gap of the job.
 pub fn first(tenant: &str) -> Seq {
     if tenant == "red" { 1 } else { 11 }
 }
@@ -46,8 +46,8 @@ fn story(tenant: &str) -> Vec<State> {
     list.into_iter().enumerate().map(state).collect()
 }
 
-/// About the job that a state is of, and about one of the other tenant, which nobody but an operator should meet here.
-/// Before them comes one of the other tenant that names the uid of the first.
+/// Events about the state's job, and one about the other tenant's job, which only an operator should get. The
+/// first one is of the other tenant and names the uid of this job.
 fn events(state: &State) -> Vec<EventView> {
     let event = |tenant: &str| EventView {
         object: fake::object("Event", tenant, &format!("{tenant}-train.1"), &format!("uid-{tenant}-event")),
@@ -86,31 +86,31 @@ pub struct TenantPortal {
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub pauses: Mutex<Vec<(String, bool, PauseRequest)>>,
     pub muted: Mutex<Vec<(MuteView, bool)>>,
-    /// How often objects, stories and gaps were looked up.
+    /// The number of look-ups of objects, stories and gaps.
     pub lookups: AtomicUsize,
-    /// The kinds and namespaces in which a story was last looked for.
-    /// Whether a source witnesses Jobs of another group, too. No tenant may see those.
+    /// Whether a source also witnesses Jobs of another group, which no tenant may see.
     pub volcano: bool,
     /// Whether there is a source of Events.
     pub has_events: bool,
-    /// The sources in which each list was looked up, of people who do not see everything.
+    /// The sources in which each list was searched, for people who do not see everything.
     pub looked_in: Mutex<Vec<BTreeSet<String>>>,
+    /// The kinds and namespaces in which a story was last searched for.
     pub within: Mutex<Option<Vec<KindWithin>>>,
-    /// Namespaces beside those of the tenants.
+    /// The number of other namespaces.
     pub others: usize,
-    /// Dead letters of the last tenant, behind all others.
+    /// The number of dead letters of the last tenant, after all others.
     pub letters: AtomicUsize,
-    /// The states that were looked through for secrets.
+    /// The states that were searched for secrets.
     pub redacted: Mutex<Vec<Seq>>,
-    /// Where the lists began that were asked for.
+    /// The cursors of the requested lists.
     pub begun: Mutex<Vec<Option<String>>>,
     /// Whether the first part of a story has only its newest states.
     pub cuts: bool,
-    /// Whether each state is read anew, as from a disk, and nothing of the reading is noted.
+    /// Whether each state is read anew, as from a disk, without a record of the read.
     pub copies: bool,
-    /// Who asked for documents and for the states of a stream, as the controller is told.
+    /// The parties for which documents and streams were read, as reported to the controller.
     pub asked_by: Mutex<Vec<Option<Arc<str>>>>,
-    /// The streams far behind that read states now, and the most of them so far.
+    /// The number of streams far behind that read states now, and the most so far.
     pub far_readers: AtomicUsize,
     pub most_far_readers: AtomicUsize,
 }
@@ -155,7 +155,7 @@ impl TenantPortal {
         seq
     }
 
-    /// An Event of this tenant, of which the controller has found that the job of another one is the owner.
+    /// An Event of this tenant whose owner, according to the controller, is the job of another one.
     pub fn push_event(&self, tenant: &str, owner: &str) -> Seq {
         self.push_owned("Event", tenant, owner)
     }
@@ -174,7 +174,7 @@ impl TenantPortal {
         seq
     }
 
-    /// The tenant's job gets so many states with such a message.
+    /// Gives the tenant's job this many states with this message.
     pub fn push_many(&self, tenant: &str, count: u64, message: &str) {
         let mut states = self.states.lock().unwrap();
         let first = states.last().unwrap().seq + 1;
@@ -220,7 +220,7 @@ fn letter(tenant: &str) -> DeadLetterView {
     }
 }
 
-/// The newest state of the object and the newest of what it owns, before the cursor. There may be more.
+/// The newest state of the object and the newest of what it owns, before the cursor. More may exist.
 fn cut(story: &mut RawStory, cursor: StoryCursor, most: usize) {
     let newest = |states: &mut Vec<RawState>, before: Seq| {
         states.retain(|state| state.seq() < before);
@@ -249,13 +249,13 @@ fn gap(object: Option<ObjectRef>, message: &str) -> Gap {
     }
 }
 
-/// Where a list stopped to look names whom it may.
+/// The position at which a list stopped contains names of both tenants.
 pub const STOPPED_AT: &str = "0/uid-red-and-uid-blue/red-secret blue-secret";
 
-/// As many as the controller shows.
+/// As many as the controller returns.
 const REPORTS: usize = 500;
 
-/// The text that an operator sees: it names both tenants.
+/// A text for operators, with the names of both tenants.
 const BOTH: &str = "red-secret and blue-secret";
 
 #[async_trait]
@@ -326,7 +326,7 @@ impl Views for TenantPortal {
         most: usize,
     ) -> Result<BTreeSet<String>, ViewError> {
         let others = (0..self.others).map(|index| format!("other-{index}"));
-        // In the order of their names, those of the tenants are behind many others.
+        // In alphabetical order, the tenants come after many others.
         Ok(others.chain(TENANTS.into_iter().map(Into::into)).take(most).collect())
     }
 
@@ -386,7 +386,7 @@ impl Views for TenantPortal {
         self.lookups.fetch_add(1, Ordering::SeqCst);
         self.within.lock().unwrap().clone_from(&query.kinds);
         if self.copies {
-            // A disk lets others go on meanwhile.
+            // A disk read lets other tasks run.
             tokio::task::yield_now().await;
         }
         let is_it = |object: &ObjectRef| match &query.uid {
@@ -401,7 +401,7 @@ impl Views for TenantPortal {
         let [states, related] = [states, related].map(|states| self.raw(states));
         let mut story = RawStory { states, related, reports: query.events, ..RawStory::default() };
         if self.cuts && (query.events || query.cursor.is_some()) {
-            // Nothing has so many.
+            // No story has as many states.
             let most = if query.limit >= Some(10_000) { usize::MAX } else { 1 };
             cut(&mut story, query.cursor.unwrap_or(StoryCursor::NEWEST), most);
         }
@@ -417,7 +417,7 @@ impl Views for TenantPortal {
         };
         let [states, related] = [story.states, story.related].map(read);
         let events = states.iter().take(usize::from(story.reports)).flat_map(|state| events(state)).collect();
-        // Also of an object that is none of the story: whatever a view answers, nobody sees more than the object.
+        // This includes an object outside the story: whatever a view returns, people see only their own.
         let all = self.all();
         let report = |state: &Arc<State>| ReportView {
             uid: state.object.uid.clone(),
@@ -447,12 +447,12 @@ impl Views for TenantPortal {
     }
 
     async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
-        let told = states.iter().map(|state| match state.seq {
+        let stages = states.iter().map(|state| match state.seq {
             3 => (state.seq, DeliveryStage::Dead),
             18.. => (state.seq, DeliveryStage::Waiting),
             seq => (seq, DeliveryStage::Delivered),
         });
-        Ok(DeliveryMap::from([("hidden-plugin".to_owned(), told.collect())]))
+        Ok(DeliveryMap::from([("hidden-plugin".to_owned(), stages.collect())]))
     }
 
     async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {
@@ -600,23 +600,23 @@ impl Views for TenantPortal {
 }
 
 /// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing,
-/// `watcher` the status, `steward` all that is of Kubewitness itself, `reader` the Events of all and the
-/// objects of `blue`.
+/// `watcher` the status, `steward` all rights of Kubewitness itself, `reader` all Events and the objects of
+/// `blue`.
 #[derive(Default)]
 pub struct TenantServer {
     pub is_down: AtomicBool,
     pub slow: Option<Duration>,
-    /// How long it takes over a token that is nobody's.
+    /// The time of a review of an invalid token.
     pub slow_with_garbage: Option<Duration>,
     pub gone: Mutex<BTreeSet<String>>,
     /// Rights that were withdrawn.
     pub denied: Mutex<BTreeSet<String>>,
-    /// Resources that nobody but an operator has a right to.
+    /// Resources for which only an operator has a right.
     pub refused: Mutex<BTreeSet<String>>,
-    /// Namespaces that were made again, and when.
+    /// Namespaces that were recreated, and the times.
     pub remade: Mutex<BTreeMap<String, u64>>,
     pub authentications: AtomicUsize,
-    /// The attempts that it was asked about, in order.
+    /// The reviewed attempts, in order.
     pub asked: Mutex<Vec<AccessAttempt>>,
     pub reviews: AtomicUsize,
     pub most_at_once: AtomicUsize,

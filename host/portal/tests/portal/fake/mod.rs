@@ -29,7 +29,7 @@ pub struct FakeViews {
     pub empty: bool,
     pub broken: bool,
     pub stuck: bool,
-    /// Before the journal is open.
+    /// Whether the journal is still being opened.
     pub opens: bool,
     pub not_ready: Option<String>,
     pub problems: Vec<String>,
@@ -40,17 +40,17 @@ pub struct FakeViews {
     pub mutes: Mutex<Vec<MuteView>>,
     pub newest: watch::Sender<Seq>,
     pub outcome_news: watch::Sender<u64>,
-    /// Documents of states, where others than those of every story are wanted.
+    /// Documents of states that differ from those of every story.
     pub documents: Mutex<BTreeMap<Seq, String>>,
-    /// Objects that lists of the kind `Job` have beside the usual ones.
+    /// Additional objects in lists of the kind `Job`.
     pub more: Mutex<Vec<ObjectView>>,
-    /// How long each document takes.
+    /// The time of each read of a document.
     pub slow_document: Option<std::time::Duration>,
     /// Retention has removed states up to this position.
     pub taken: Seq,
-    /// Dead letters of the plugin `audit`, and how many of all were read.
+    /// The number of dead letters of the plugin `audit`, and of those that were read.
     pub many: Seq,
-    /// The number of the oldest of these that were dropped.
+    /// How many of the oldest ones were dropped.
     pub dropped: Seq,
     pub read: AtomicUsize,
 }
@@ -128,7 +128,7 @@ fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
     }
 }
 
-/// Dead letters that a request means: those that it names, or all of a plugin that has five.
+/// The number of dead letters that a request selects: the named ones, or all five of a plugin.
 fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
     let count = if request.seqs.is_empty() { 5 } else { request.seqs.len() as u64 };
     request.check_count(count)?;
@@ -224,12 +224,12 @@ impl Views for FakeViews {
     }
 
     async fn delivery_stages(&self, states: &[Arc<State>]) -> Result<DeliveryMap, ViewError> {
-        let told = states.iter().map(|state| match state.seq {
+        let stages = states.iter().map(|state| match state.seq {
             3 => (state.seq, DeliveryStage::Dead),
             18.. => (state.seq, DeliveryStage::Waiting),
             seq => (seq, DeliveryStage::Delivered),
         });
-        Ok(DeliveryMap::from([("audit".to_owned(), told.collect())]))
+        Ok(DeliveryMap::from([("audit".to_owned(), stages.collect())]))
     }
 
     async fn document_at(&self, seq: Seq) -> Result<Vec<u8>, ViewError> {

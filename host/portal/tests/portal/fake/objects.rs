@@ -1,4 +1,4 @@
-//! Jobs in every phase, and how lists of them are answered.
+//! Jobs in every phase, and the lists of them.
 
 use kubewitness_core::kinds::{is_event, is_kind};
 use kubewitness_core::views::*;
@@ -76,7 +76,7 @@ pub fn page(query: &ObjectQuery, is_empty: bool) -> Result<ObjectPage, ViewError
     {
         return Err(ViewError::Invalid("this can't be looked up".into()));
     }
-    // Of the labels only one is known here: every third job is of team a.
+    // Only this label is known here: every third job belongs to team a.
     if query.label_selector.as_deref() == Some("team=a") {
         jobs = jobs.into_iter().step_by(3).collect();
     }

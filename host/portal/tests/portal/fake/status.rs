@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kubewitness_core::ObjectRef;
 use kubewitness_core::views::*;
 
-/// Makes the status of a controller whose newest state has this position. `paused`: the plugin
+/// The status of a controller whose newest state has this position. `paused` is the pause of the plugin
 /// `notification`.
 pub fn all(newest_seq: u64, held: Vec<HeldView>, paused: Option<PausedView>) -> StatusView {
     let journal = JournalView {
@@ -78,7 +78,7 @@ pub fn all(newest_seq: u64, held: Vec<HeldView>, paused: Option<PausedView>) -> 
     }
 }
 
-/// A source whose server was restored from a backup, compacts, and sends what is no object.
+/// A source whose server was restored from a backup, compacts, and sends invalid objects.
 fn well_travelled(source: SourceView) -> SourceView {
     let epoch = |epoch, states, checkpoint: &str, replaced: Option<&str>| EpochView {
         epoch,

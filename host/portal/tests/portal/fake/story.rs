@@ -60,7 +60,7 @@ pub fn state(seq: Seq, object: &ObjectRef, change: Change, seconds: u64, status:
     }
 }
 
-/// About the job's first pod: one that happened again and again, and one that happened once.
+/// Events about the job's first pod: one that repeated, and one that happened once.
 pub fn events() -> Vec<EventView> {
     let about = object("Pod", "research", "llm-train-7-0-x8k2p", "uid-llm-train-7-0-x8k2p");
     let event = |seconds: u64, kind: &str, reason: &str, message: &str, count| EventView {
@@ -87,7 +87,7 @@ pub fn events() -> Vec<EventView> {
     ]
 }
 
-/// Two recipients of the job's outcome: one has the message, the other does not take it.
+/// Two recipients of the job's outcome: one has the message, and the other does not accept it.
 pub fn reports() -> Vec<ReportView> {
     let report = |to: &str, result: &str, why: &str| ReportView {
         plugin: "notification".into(),
@@ -161,7 +161,7 @@ pub fn story() -> Vec<Arc<State>> {
         .collect()
 }
 
-/// Makes the story of a job with more pods than an answer is about, one of which has more of its own.
+/// The story of a job with more pods than one answer has, one of which has more of its own.
 pub fn wide(query: &TimelineQuery) -> RawStory {
     let made = |seq: Seq, kind: &str, name: &str| {
         let object = object(kind, "research", name, &format!("uid-{name}"));
@@ -180,7 +180,7 @@ pub fn wide(query: &TimelineQuery) -> RawStory {
     }
 }
 
-/// Makes the story of an Event that happened once, and then again.
+/// The story of an Event that happened once, and then again.
 pub fn of_an_event(query: &TimelineQuery) -> RawStory {
     let event = object("Event", "research", "llm-train-7-0.1", "uid-event");
     let made =
@@ -188,7 +188,7 @@ pub fn of_an_event(query: &TimelineQuery) -> RawStory {
     part((vec![made(901), made(902)], Vec::new()), query, false)
 }
 
-/// Makes the document of the version that has this count.
+/// The document of the version with this count.
 pub fn event_document(count: u64) -> Vec<u8> {
     let about = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "research", "name": "llm-train-7-0", "uid": "uid-pod"});
     let event = json!({
@@ -203,7 +203,7 @@ fn raw(states: Vec<Arc<State>>) -> Vec<RawState> {
     states.into_iter().map(RawState::from).collect()
 }
 
-/// The part of a story that a query asks for.
+/// The part of a story that a query selects.
 pub fn part(
     (mut states, mut related): (Vec<Arc<State>>, Vec<Arc<State>>),
     query: &TimelineQuery,

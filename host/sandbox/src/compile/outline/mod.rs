@@ -23,7 +23,7 @@ pub struct ComponentOutline {
     pub exports: Vec<String>,
 }
 
-/// Takes time in proportion to the bytes, and memory only for the names.
+/// Reads the outline in time proportional to the bytes, with memory only for the names.
 pub fn read(bytes: &[u8], limits: &ComponentsSpec) -> Result<ComponentOutline, SandboxError> {
     shape::check_header(bytes)?;
     let mut reader = OutlineReader {

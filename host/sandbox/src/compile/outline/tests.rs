@@ -8,7 +8,7 @@ use wasm_encoder::{
 
 use super::*;
 
-/// A function and the sections around it.
+/// The sections of a module with a function.
 struct ModuleShape {
     locals: u32,
     loops: u32,
@@ -35,7 +35,7 @@ impl ModuleShape {
         function
     }
 
-    /// Its functions are called `costly`; one is imported before them.
+    /// A module whose functions are called `costly`; an imported one comes first.
     fn module(&self) -> Module {
         let (mut types, mut imports, mut functions) =
             (TypeSection::new(), ImportSection::new(), FunctionSection::new());
@@ -182,7 +182,7 @@ fn components_within_each_other_are_read_to_their_limit_and_no_deeper() {
     );
 }
 
-/// Reading such a type takes a stack as deep as it is nested, and this process has one to lose.
+/// Reading such a type takes as much stack as it is nested, and an overflow would end this process.
 #[test]
 fn a_type_that_is_nested_without_end_is_left_to_the_process_that_compiles() {
     let mut types = vec![1];

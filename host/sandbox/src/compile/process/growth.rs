@@ -1,21 +1,21 @@
-//! Determines whether the process that compiles is so large that it may exhaust the container's memory. It
-//! only reads.
+//! Determines whether the process that compiles is so large that it may exhaust the container's memory.
 
 use std::fs;
 use std::time::Duration;
 
 use kubewitness_core::config::ComponentsSpec;
 
-/// The pause between two looks. A process fills some 40 MiB in this time.
-const LOOK: Duration = Duration::from_millis(20);
+/// The pause between two measurements. A process fills some 40 MiB in this time.
+const MEASURE_EVERY: Duration = Duration::from_millis(20);
 /// The files with a container's memory limit, for cgroups version 2 and version 1.
-const CONTAINERS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+const CONTAINER_LIMITS: [&str; 2] =
+    ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// From how many bytes on a process counts as large: an eighth of its limit, or of a smaller container. Its
-/// limit is on addresses, a quarter of which a compiler may fill by itself.
+/// The size from which a process counts as large: an eighth of its limit, or of the container's if that is
+/// smaller. The limit is on addresses, and a compiler may fill only a quarter of them.
 fn large_process_bytes(limits: &ComponentsSpec) -> u64 {
-    let told = CONTAINERS.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
-    large_in(limits.compile_memory.0, told)
+    let limit = CONTAINER_LIMITS.iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    large_in(limits.compile_memory.0, limit)
 }
 
 fn large_in(may_take: u64, container: Option<u64>) -> u64 {
@@ -26,15 +26,15 @@ fn large_in(may_take: u64, container: Option<u64>) -> u64 {
 pub async fn until_large(process: u32, limits: &ComponentsSpec) {
     let large = large_process_bytes(limits);
     while process_memory(process).is_some_and(|held| held < large) {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(MEASURE_EVERY).await;
     }
 }
 
-/// Its own memory in bytes, without files that it has mapped.
+/// The memory of a process in bytes, without the files that it has mapped.
 fn process_memory(process: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let told = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
-    let kib: u64 = told.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kib << 10)
 }
 

@@ -25,8 +25,8 @@ pub const COMMAND: &str = "compile-component";
 const PANICKED: i32 = 101;
 /// How many bytes of the code are read at once.
 const CHUNK: usize = 64 << 10;
-/// The process reports a fault in one line of the compiler. The rest is not kept.
-const SAID: usize = 4 << 10;
+/// The size of the kept error output. A fault of the component is one line of the compiler.
+const ERROR_BYTES: usize = 4 << 10;
 
 /// Why no code was made.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub async fn compile_in_process(
     let broken = |what: &'static str| move |error: io::Error| NoCode::Broken(format!("{what}: {error}"));
     let mut child = start(program, limits).map_err(broken("starting the process that compiles"))?;
     let growing = report_once_large(child.id(), limits, is_large);
-    let (said, ended) = {
+    let (errors, ended) = {
         let talking = talk_to_child(&mut child, &component, limits, &mut keep);
         let talked = tokio::select! {
             biased;
@@ -72,12 +72,12 @@ pub async fn compile_in_process(
         }
     };
     if ended.success() {
-        if !said.is_empty() {
-            tracing::warn!("the process that compiled a component says: {said}");
+        if !errors.is_empty() {
+            tracing::warn!("the process that compiled a component says: {errors}");
         }
         return Ok(());
     }
-    Err(exit_error(ended, &said, limits))
+    Err(exit_error(ended, &errors, limits))
 }
 
 fn start(program: &Path, limits: &ComponentsSpec) -> io::Result<Child> {
@@ -109,7 +109,7 @@ async fn report_once_large(
     std::future::pending().await
 }
 
-/// Runs until the process has ended, or its output is useless: then it is killed.
+/// Runs until the process has ended. If its output becomes useless, the process is killed.
 async fn talk_to_child(
     child: &mut Child,
     component: &[u8],
@@ -121,7 +121,7 @@ async fn talk_to_child(
     let mut output = child.stdout.take().ok_or_else(gone)?;
     let errors = child.stderr.take().ok_or_else(gone)?;
     let feeding = async move {
-        // A process that stops reading reports the reason on the other handles.
+        // A process that stops reading reports the reason by its other handles.
         input.write_all(component).await.ok();
         drop(input);
         Ok(())
@@ -141,46 +141,50 @@ async fn talk_to_child(
             keep(&chunk[..read]).map_err(NoCode::Unkept)?;
         }
     };
-    let ((), (), said) = tokio::try_join!(feeding, taking, read_error_output(errors))?;
+    let ((), (), error_text) = tokio::try_join!(feeding, taking, read_error_output(errors))?;
     let ended = child.wait().await;
     let ended = ended.map_err(|error| NoCode::Broken(format!("waiting for the process: {error}")))?;
-    Ok((said, ended))
+    Ok((error_text, ended))
 }
 
-/// The first bytes of its error output, as one line. The rest is read, too, so that the process does not
-/// block.
+/// Reads the error output to its end, so that the process does not block, and returns its first bytes as one
+/// line.
 async fn read_error_output(mut errors: impl AsyncRead + Unpin) -> Result<String, NoCode> {
-    let (mut chunk, mut said) = (vec![0; SAID], Vec::new());
+    let (mut chunk, mut bytes) = (vec![0; ERROR_BYTES], Vec::new());
     loop {
         let read = errors.read(&mut chunk).await;
         let read = read.map_err(|error| NoCode::Broken(format!("reading the errors: {error}")))?;
         if read == 0 {
-            let text = String::from_utf8_lossy(&said);
+            let text = String::from_utf8_lossy(&bytes);
             let line = text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
             return Ok(line);
         }
-        let room = SAID - said.len();
-        said.extend(&chunk[..read.min(room)]);
+        let room = ERROR_BYTES - bytes.len();
+        bytes.extend(&chunk[..read.min(room)]);
     }
 }
 
 /// Explains the end of a process that returned no code.
-fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode {
+fn exit_error(ended: ExitStatus, error_output: &str, limits: &ComponentsSpec) -> NoCode {
     match ended.code() {
         Some(code) if code == i32::from(REFUSED) => {
-            return NoCode::Refused(format!("the component can't be compiled: {said}"));
+            return NoCode::Refused(format!("the component can't be compiled: {error_output}"));
         }
         Some(PANICKED) => {
-            return NoCode::Refused(format!("the compiler has a fault that the component meets: {said}"));
+            return NoCode::Refused(format!(
+                "the compiler has a fault that the component meets: {error_output}"
+            ));
         }
-        Some(_) => return NoCode::Broken(format!("the process that compiles ended with {ended}: {said}")),
+        Some(_) => {
+            return NoCode::Broken(format!("the process that compiles ended with {ended}: {error_output}"));
+        }
         None => {}
     }
     // The message of the standard library before it ends the process.
-    if said.contains("memory allocation of") {
+    if error_output.contains("memory allocation of") {
         return NoCode::Refused(exceeded_limit_message("memory", &limits.compile_memory, "compileMemory"));
     }
-    if said.contains("overflowed its stack") {
+    if error_output.contains("overflowed its stack") {
         return NoCode::Refused(
             "the component is nested so deeply that compiling it needs more stack than a process has".into(),
         );
@@ -196,7 +200,7 @@ fn exit_error(ended: ExitStatus, said: &str, limits: &ComponentsSpec) -> NoCode 
                 .into(),
         ),
         _ => {
-            NoCode::Refused(format!("the process that compiled the component ended with {ended}: {said}"))
+            NoCode::Refused(format!("the process that compiled the component ended with {ended}: {error_output}"))
         }
     }
 }
@@ -205,7 +209,7 @@ fn exceeded_limit_message(what: &str, most: &impl OperatorText, field: &str) -> 
     format!("compiling the component takes too much {what}: {}", limit_advice(most.operator_text(), field))
 }
 
-/// In the form that an operator writes.
+/// A value as an operator writes it in a manifest.
 trait OperatorText {
     fn operator_text(&self) -> String;
 }

@@ -5,7 +5,7 @@ use kubewitness_core::config;
 
 use super::*;
 
-/// Asks the stand-in for code; the memory that it is given says what it does.
+/// Requests code from the stand-in, whose behaviour the given memory selects.
 async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
     let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/compiler.sh");
     let limits = ComponentsSpec { compile_memory: Bytes(what), ..limits };
@@ -14,11 +14,11 @@ async fn answer(what: u64, limits: ComponentsSpec) -> Result<Vec<u8>, NoCode> {
         code.extend_from_slice(part);
         Ok(())
     };
-    // More than a pipe holds: who does not read it is not waited for.
+    // The input is larger than a pipe's buffer: a process that does not read it is not waited for.
     compile_in_process(&program, vec![7; 1 << 20].into(), &limits, || {}, keep).await.map(|()| code)
 }
 
-/// The memory that has the stand-in be killed as by the kernel.
+/// The memory for which the stand-in is killed as if by the kernel.
 const KILLED: u64 = 7;
 
 async fn refused(what: u64, limits: ComponentsSpec) -> String {
@@ -39,12 +39,12 @@ async fn refused(what: u64, limits: ComponentsSpec) -> String {
 async fn the_process_has_no_environment_and_is_told_its_bounds() {
     let limits =
         ComponentsSpec { compile_cpu: config::Duration(Duration::from_millis(1500)), ..Default::default() };
-    let said = String::from_utf8(answer(1, limits).await.unwrap()).unwrap();
-    let lines: Vec<_> = said.lines().collect();
-    // The shell sets these three for itself.
+    let output = String::from_utf8(answer(1, limits).await.unwrap()).unwrap();
+    let lines: Vec<_> = output.lines().collect();
+    // The shell itself sets these three.
     let set = |line: &&&str| !["PWD=", "OLDPWD=", "SHLVL=", "_="].iter().any(|own| line.starts_with(own));
     let rest: Vec<_> = lines.iter().filter(set).collect();
-    assert_eq!(rest, [&"/", &"compile-component --memory 1 --cpu 2"], "{said}");
+    assert_eq!(rest, [&"/", &"compile-component --memory 1 --cpu 2"], "{output}");
 }
 
 #[tokio::test]
@@ -97,8 +97,8 @@ async fn a_process_that_fails_without_a_word_of_the_component_says_nothing_about
 #[tokio::test]
 async fn what_is_said_is_kept_up_to_its_bound_and_holds_nobody_up() {
     assert_eq!(answer(10, ComponentsSpec::default()).await.unwrap(), b"code");
-    let said = read_error_output(&b"a\nb"[..]).await.unwrap();
-    assert_eq!(said, "a b");
+    let line = read_error_output(&b"a\nb"[..]).await.unwrap();
+    assert_eq!(line, "a b");
     let endless = vec![b'e'; 100_000];
-    assert_eq!(read_error_output(&endless[..]).await.unwrap().len(), SAID);
+    assert_eq!(read_error_output(&endless[..]).await.unwrap().len(), ERROR_BYTES);
 }

@@ -12,13 +12,15 @@ use serde::{Deserialize, Serialize};
 
 use super::{EntryFile, make_room};
 
-/// How many processes may die over the same component. One may have been killed for another reason.
+/// How many processes may die while compiling the same component. One may have been killed for another
+/// reason.
 pub const DEATHS: u32 = 2;
 const NAME: &str = "compiling.json";
 
 pub struct UseMarks {
     file: EntryFile<UseMark>,
-    /// One component is compiled at a time, so few remain. A forgotten one is only tried more often.
+    /// One component is compiled at a time, so there are few. If one is dropped, its component is only tried
+    /// more often.
     kept: Mutex<VecDeque<UseMark>>,
 }
 
@@ -26,11 +28,11 @@ pub struct UseMarks {
 struct UseMark {
     digest: String,
     limits: ComponentsSpec,
-    /// How often it was large without ending or being stopped.
+    /// How often the compiling process became large and neither ended nor was stopped.
     tries: u32,
 }
 
-/// While it exists, the component is being compiled by a large process.
+/// Marks a component while a large process compiles it, until this is dropped.
 pub struct UnderMark<'m> {
     marks: &'m UseMarks,
     digest: String,
@@ -54,7 +56,7 @@ impl UseMarks {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so many processes have died over it that it should not be tried again.
+    /// Whether so many processes died while compiling the component that it should not be tried again.
     pub fn is_deadly(&self, digest: &str, limits: &ComponentsSpec) -> bool {
         self.count_tries(digest, limits) >= DEATHS
     }

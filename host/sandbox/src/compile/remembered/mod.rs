@@ -1,4 +1,4 @@
-//! Keeps facts about components for the next process, in a file beside the compiled code.
+//! Keeps facts about components for the next process, in a file next to the compiled code.
 //!
 //! Compilation can fail after minutes, or take so much memory that the container is killed. The next process
 //! would try the same again, and so on for ever. So refusals and unfinished compilations are written down,
@@ -30,9 +30,9 @@ const FILE_BYTES: u64 = 1 << 20;
 /// A file of entries, the newest last.
 struct EntryFile<T> {
     file: Option<PathBuf>,
-    /// This program and its engine, which determine the result for a component as well.
+    /// The version of this program and its engine, on which the result for a component depends.
     program: String,
-    /// The consequence if the file can't be read or written.
+    /// The consequence if the file can't be read or written, for the log.
     otherwise: &'static str,
     of: PhantomData<fn() -> T>,
 }
@@ -45,7 +45,7 @@ struct FileContents<T> {
 }
 
 impl<T: DeserializeOwned + Serialize> EntryFile<T> {
-    /// The file and its entries. Without one, they are forgotten with this process.
+    /// The file and its entries. Without a file, the entries end with this process.
     fn open(file: Option<PathBuf>, program: String, otherwise: &'static str) -> (Self, VecDeque<T>) {
         let read = file.as_deref().map(read).transpose();
         let found = read.unwrap_or_else(|error| {

@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{EntryFile, make_room};
 
-/// How many bytes of a reason are kept. The compiler's text may be long.
-const WHY: usize = 4 << 10;
+/// The size of a kept reason. The compiler's text may be long.
+const REASON_BYTES: usize = 4 << 10;
 const NAME: &str = "refusals.json";
 
 pub struct CompileRefusals {
     file: EntryFile<CompileRefusal>,
-    /// Few plugins are wrong at the same time. A forgotten one is compiled once more.
+    /// Few plugins are wrong at the same time. If a refusal is dropped, its component is compiled once more.
     kept: Mutex<VecDeque<CompileRefusal>>,
 }
 
@@ -26,20 +26,20 @@ struct CompileRefusal {
     digest: String,
     limits: ComponentsSpec,
     why: String,
-    /// Not saved, because it ends with this process.
+    /// Not saved, so that the next process tries again.
     #[serde(skip)]
     ends_with_process: bool,
 }
 
 impl CompileRefusals {
-    /// Without a folder, they are forgotten with this process.
+    /// Without a folder, refusals end with this process.
     pub fn open(folder: Option<&Path>, program: String) -> Self {
         let file = folder.map(|folder| folder.join(NAME));
         let (file, kept) = EntryFile::open(file, program, "refused components are compiled once more");
         Self { file, kept: Mutex::new(kept) }
     }
 
-    /// The file in which they outlive the process.
+    /// The file that keeps refusals for the next process.
     pub fn refusals_file(&self) -> Option<&Path> {
         self.file.file.as_deref()
     }
@@ -48,25 +48,25 @@ impl CompileRefusals {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why these bytes were refused, unless the limits have changed since.
+    /// The reason why these bytes were refused; `None` if the limits have changed since.
     pub fn refusal_of(&self, digest: &str, limits: &ComponentsSpec) -> Option<String> {
         let kept = self.lock_kept();
         let found = kept.iter().find(|refusal| refusal.digest == digest && refusal.limits == *limits)?;
         Some(found.why.clone())
     }
 
-    /// The next process refuses them, too.
+    /// Remembers a refusal that also holds for the next process.
     pub fn add(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
         let all = self.remember_refusal(digest, limits, why, false);
         self.file.write(all.into_iter().filter(|refusal| !refusal.ends_with_process).collect());
     }
 
-    /// The cause may have been this process or its machine.
+    /// Remembers a refusal until this process ends: the cause may be the process or its machine.
     pub fn add_until_restart(&self, digest: &str, limits: &ComponentsSpec, why: &str) {
         self.remember_refusal(digest, limits, why, true);
     }
 
-    /// Remembers it. Returns all entries that are then kept.
+    /// Adds a refusal, and returns all that are then kept.
     fn remember_refusal(
         &self,
         digest: &str,
@@ -77,7 +77,7 @@ impl CompileRefusals {
         let mut kept = self.lock_kept();
         kept.retain(|refusal| refusal.digest != digest);
         make_room(&mut kept);
-        let why = shorten_text(why, WHY).into_owned();
+        let why = shorten_text(why, REASON_BYTES).into_owned();
         kept.push_back(CompileRefusal {
             digest: digest.into(),
             limits: limits.clone(),
@@ -116,7 +116,7 @@ mod tests {
         let first = open("1");
         first.add_until_restart("killed", &limits, "no memory");
         for number in 0..KEPT {
-            first.add(&number.to_string(), &limits, &"long ".repeat(WHY));
+            first.add(&number.to_string(), &limits, &"long ".repeat(REASON_BYTES));
         }
         first.add_until_restart("killed", &limits, "no memory");
         first.add("bomb", &limits, "too dear");

@@ -1,4 +1,4 @@
-//! Tests of what is said of gaps and of poison messages.
+//! Tests of the output about gaps and poison messages.
 
 use clap::Parser;
 use kubewitness_core::ObjectRef;
@@ -17,8 +17,8 @@ fn parsed(arguments: &[&str]) -> Result<(GapParameters, String)> {
 #[test]
 fn gaps_are_asked_for_by_object_uid_kind_namespace_and_source() {
     let (parameters, about) = parsed(&["job/train", "-n", "a", "--source", "jobs"]).unwrap();
-    let told: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    assert_eq!(told, [("kind", "job"), ("name", "train"), ("namespace", "a"), ("source", "jobs")]);
+    let pairs: Vec<_> = parameters.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    assert_eq!(pairs, [("kind", "job"), ("name", "train"), ("namespace", "a"), ("source", "jobs")]);
     assert_eq!(about, "of job/train in namespace a of source jobs");
     let uid = "0f31c8e2-8b1f-4a52-9a55-0d8f7f6f2b10";
     assert_eq!(parsed(&[uid]).unwrap().0, [("uid", uid.to_owned())]);

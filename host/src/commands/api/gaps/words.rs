@@ -109,8 +109,8 @@ fn reasons_text(gaps: &[Gap]) -> String {
     for gap in gaps {
         words.entry((&gap.reason, gap.object.is_none())).or_insert(&gap.message);
     }
-    let told = words.into_iter().filter(|(_, message)| !message.is_empty());
-    remarks_text(told.map(|((reason, whole), message)| {
+    let reasons = words.into_iter().filter(|(_, message)| !message.is_empty());
+    remarks_text(reasons.map(|((reason, whole), message)| {
         (if whole { format!("{reason}, of a source") } else { reason.to_owned() }, message)
     }))
 }
@@ -133,19 +133,19 @@ fn bound_or_open(version: &str) -> String {
 
 /// Names the other things that a source can't see, or did not see.
 pub(super) fn other_blind_spots(sources: &[&SourceView]) -> String {
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     for source in sources {
         let counts = &source.counts;
         let name = source.name.as_str();
         if !source.synced && source.condition.is_none() {
-            told.push((name, "its first list is not complete: its gaps are not known yet".to_owned()));
+            lines.push((name, "its first list is not complete: its gaps are not known yet".to_owned()));
         }
-        told.extend(source_remarks(source));
+        lines.extend(source_remarks(source));
         if source.poison > 0 {
             let states = plural(source.poison, "state was", "states were");
             let text =
                 format!("{} {states} no object of its kind: `kubewitness poison` lists them", source.poison);
-            told.push((name, text));
+            lines.push((name, text));
         }
         if counts.walk_back_requests > 0 {
             let versions = plural(counts.walked_back, "version was", "versions were");
@@ -154,18 +154,18 @@ pub(super) fn other_blind_spots(sources: &[&SourceView]) -> String {
                 0 => "missed versions were looked for".to_string(),
                 count => format!("{count} missed {versions} read back"),
             };
-            told.push((name, format!("{what}, in {requests} requests")));
+            lines.push((name, format!("{what}, in {requests} requests")));
         }
-        told.extend(
+        lines.extend(
             source.discrepancies.iter().take(DIFFERENCES).map(|found| (name, difference_text(found))),
         );
         let more = source.differed.saturating_sub(source.discrepancies.len().min(DIFFERENCES) as u64);
         if more > 0 {
             let objects = plural(more, "object", "objects");
-            told.push((name, format!("{more} more {objects} differed from what was witnessed")));
+            lines.push((name, format!("{more} more {objects} differed from what was witnessed")));
         }
     }
-    remarks_text(told)
+    remarks_text(lines)
 }
 
 /// The difference that an audit found for one object; `-o json` of the status has all of them.

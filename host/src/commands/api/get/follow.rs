@@ -28,14 +28,14 @@ const LAID_OUT_BY: usize = 200;
 /// The most objects with one name that are searched for the one of a state.
 const OF_A_NAME: usize = 100;
 
-/// How many ended objects are looked up again for their causes: the newest.
+/// The most ended objects that are looked up again for their causes: the newest ones.
 const UNEXPLAINED: usize = 32;
 
-/// How often each is looked up. An object that has changed since, or whose cause its reader may not see, never
-/// has an answer.
+/// How often each of them is looked up. An object that has changed since, or whose cause the person may not
+/// see, never gets an answer.
 const TRIES: u32 = 5;
 
-/// Lookups within this time count as one: in a burst of failures the stream tells of causes again and again.
+/// The shortest time between two lookups. In a burst of failures the stream announces causes again and again.
 const TRY_EVERY: Duration = Duration::from_millis(outcomes::SETTLE_MS);
 
 /// One change for programs: the object as a list shows it, and the change.
@@ -59,8 +59,7 @@ async fn follow_stream(client: &ApiClient, asked: &GetQuery) -> CommandResult {
         match live.next().await? {
             StreamEvent::State(state, _) => shown.show_changed(&state).await?,
             StreamEvent::Causes => shown.show_explained().await?,
-            // The rows belong to another history, and the stream says nothing about what came before its
-            // position.
+            // The rows belong to another history, and the stream lacks everything before its position.
             StreamEvent::Replaced(_) => {
                 note!("kubewitness: the journal was replaced: what it has now is shown");
                 shown.rows.clear();
@@ -79,13 +78,13 @@ struct ShownObject<'a> {
     table: TextTable,
     /// By uid, the position of the state that is shown.
     rows: HashMap<String, Seq>,
-    /// Shown ends whose causes are not known yet, oldest first.
+    /// Shown ends whose causes are unknown, oldest first.
     unexplained: VecDeque<UnexplainedEnd>,
-    /// Whether there were more of them than are looked up again, which is told once.
+    /// Whether more ends than that lack a cause. This is reported once.
     has_left_out: bool,
 }
 
-/// A shown end whose cause is not known yet.
+/// A shown end whose cause is unknown.
 struct UnexplainedEnd {
     source: String,
     object: ObjectRef,
@@ -101,7 +100,7 @@ impl UnexplainedEnd {
         Self { source, object, seq: view.seq, change, tries: 0, tried: None }
     }
 
-    /// Whether it is looked up again after a lookup without an answer.
+    /// Whether it may be looked up again after a lookup without a cause.
     fn may_try_again(&mut self) -> bool {
         if self.tried.is_none_or(|tried| tried.elapsed() >= TRY_EVERY) {
             self.tried = Some(Instant::now());
@@ -186,7 +185,7 @@ impl<'a> ShownObject<'a> {
         Ok(())
     }
 
-    /// Remembers a shown end until its cause is known.
+    /// Remembers a shown end until its cause is found.
     fn await_cause(&mut self, view: &ObjectView, change: Change) {
         if view.cause.is_some() || !self.asked.has_causes() {
             return;
@@ -204,14 +203,14 @@ impl<'a> ShownObject<'a> {
         }
     }
 
-    /// Shows ended objects once more whose causes are known by now.
+    /// Shows ended objects again whose causes were found meanwhile.
     async fn show_explained(&mut self) -> Result<()> {
         for mut end in std::mem::take(&mut self.unexplained) {
             let over = end.change == Change::Gone;
             let found = self.look_up_object(&end.source, &end.object, over).await?;
             match found.filter(|view| view.cause.is_some() && view.seq == end.seq) {
                 Some(view) => {
-                    // One that has left the filter stays out of it.
+                    // An object that no longer matches the filter is not shown again.
                     let was_shown = self.rows.contains_key(&view.object.uid);
                     self.show_object(&view, end.change).await?;
                     if !was_shown {
@@ -279,7 +278,7 @@ impl<'a> ShownObject<'a> {
     }
 }
 
-/// Whether the object of a row is there and has failed, so that it has a cause or gets one.
+/// Whether the object of a row has failed, so that it has a cause or will get one.
 fn has_ended_badly(view: &ObjectView) -> bool {
     let status = &view.status;
     view.ended_at.is_none()

@@ -279,8 +279,8 @@ mod tests {
             check_certainty(&ObjectView { then: Some(then), ..view("jobs") })
         };
         assert!(known("exact", None).is_ok() && known("missing", Some("It may be another.")).is_ok());
-        let told = known("taken", Some("Retention took its states.")).unwrap_err().to_string();
-        assert_eq!(told, "job/x: Retention took its states.");
+        let error = known("taken", Some("Retention took its states.")).unwrap_err().to_string();
+        assert_eq!(error, "job/x: Retention took its states.");
     }
 
     #[tokio::test]

@@ -279,7 +279,7 @@ pub(super) fn in_phase(view: &ObjectView) -> [String; 2] {
 fn detail_columns(view: &ObjectView) -> [String; 6] {
     let Some(details) = &view.details else { return Default::default() };
     let more = if details.cut { ">" } else { "" };
-    let told = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
+    let stages = details.plugins.iter().map(|(plugin, how)| format!("{plugin}:{how}"));
     let time =
         |ms: u64| if ms > 0 { format!("{more}{}", age_text(ms as f64 / 1000.0)) } else { String::new() };
     [
@@ -288,7 +288,7 @@ fn detail_columns(view: &ObjectView) -> [String; 6] {
         time(details.running_ms),
         format!("{more}{}", details.restarts),
         details.submitter.clone().unwrap_or_default(),
-        told.collect::<Vec<_>>().join(" "),
+        stages.collect::<Vec<_>>().join(" "),
     ]
 }
 
@@ -346,15 +346,15 @@ pub(super) mod tests {
 
     #[test]
     fn several_kinds_and_names_are_several_questions() {
-        let told = |arguments: &[&str]| -> Vec<(String, Option<String>)> {
+        let queried = |arguments: &[&str]| -> Vec<(String, Option<String>)> {
             let all = all_asked(arguments).unwrap().into_iter();
             all.map(|asked| (asked.query.kind.unwrap(), asked.query.name)).collect()
         };
         let of =
             |kind: &str, name: &str| (kind.to_owned(), Some(name.to_owned()).filter(|it| !it.is_empty()));
-        assert_eq!(told(&["job", "a", "b"]), [of("job", "a"), of("job", "b")]);
-        assert_eq!(told(&["pods,jobs"]), [of("pods", ""), of("jobs", "")]);
-        assert_eq!(told(&["job/a", "pod/b"]), [of("job", "a"), of("pod", "b")]);
+        assert_eq!(queried(&["job", "a", "b"]), [of("job", "a"), of("job", "b")]);
+        assert_eq!(queried(&["pods,jobs"]), [of("pods", ""), of("jobs", "")]);
+        assert_eq!(queried(&["job/a", "pod/b"]), [of("job", "a"), of("pod", "b")]);
         for (wrong, said) in [
             (&["job/a", "b"][..], "`b` is not KIND/NAME"),
             (&["job", "job/a"], "`job/a` has a kind of its own"),
@@ -370,10 +370,10 @@ pub(super) mod tests {
     fn a_question_is_put_as_to_kubectl() {
         let asked_for =
             asked(&["po", "-n", "a", "-l", "team=a,!old", "--index", "node=w1", "--phase", "Running"]);
-        let told = query_parameters(&asked_for.unwrap().query);
-        let told: Vec<_> = told.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let parameters = query_parameters(&asked_for.unwrap().query);
+        let parameters: Vec<_> = parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(
-            told,
+            parameters,
             ["kind=po", "namespace=a", "labelSelector=team=a,!old", "index=node=w1", "phase=Running"]
         );
         for arguments in [&["job", "x"][..], &["job/x"], &["job/x", "-A"]] {
@@ -411,18 +411,18 @@ pub(super) mod tests {
     fn a_question_about_another_time_names_it() {
         let asked_for = asked(&["jobs", "--at", "2026-11-24T03:00:00Z", "--search", "llama"]).unwrap();
         assert_eq!(asked_for.when, QueryTime::At(1_795_489_200_000));
-        let told = query_parameters(&asked_for.query);
+        let parameters = query_parameters(&asked_for.query);
         assert_eq!(
-            told[1..],
+            parameters[1..],
             [("search", "llama".to_owned()), ("at", "2026-11-24T03:00:00.000Z".to_owned())],
-            "{told:?}"
+            "{parameters:?}"
         );
         for (which, value) in [("--gone", "only"), ("--gone=only", "only"), ("--gone=too", "true")] {
             let asked_for = asked(&["jobs", which, "--since", "2026-11-20T00:00:00Z"]).unwrap();
-            let told = query_parameters(&asked_for.query);
+            let parameters = query_parameters(&asked_for.query);
             assert!(
-                told.contains(&("gone", value.to_owned())) && asked_for.when == QueryTime::Gone,
-                "{told:?}"
+                parameters.contains(&("gone", value.to_owned())) && asked_for.when == QueryTime::Gone,
+                "{parameters:?}"
             );
         }
         for wrong in [
@@ -441,9 +441,9 @@ pub(super) mod tests {
     #[test]
     fn a_question_about_a_phase_is_of_what_is_gone_too() {
         let asked_for = asked(&["jobs", "--was", "preempted", "--since", "2026-11-20T00:00:00Z"]).unwrap();
-        let told = query_parameters(&asked_for.query);
+        let parameters = query_parameters(&asked_for.query);
         for pair in [("was", "preempted"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
-            assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
+            assert!(parameters.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {parameters:?}");
         }
         let only = asked(&["jobs", "--was", "Failed", "--gone"]).unwrap();
         assert!(query_parameters(&only.query).contains(&("gone", "only".to_owned())));
@@ -466,9 +466,9 @@ pub(super) mod tests {
     fn a_question_for_a_cause_is_of_what_is_gone_too_and_each_row_says_it() {
         let asked_for =
             asked(&["jobs", "--cause", "out-of-memory", "--since", "2026-11-20T00:00:00Z"]).unwrap();
-        let told = query_parameters(&asked_for.query);
+        let parameters = query_parameters(&asked_for.query);
         for pair in [("cause", "out-of-memory"), ("gone", "true"), ("since", "2026-11-20T00:00:00.000Z")] {
-            assert!(told.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {told:?}");
+            assert!(parameters.contains(&(pair.0, pair.1.to_owned())), "{pair:?}: {parameters:?}");
         }
         let ended = ObjectView { cause: Some(CauseKind::OutOfMemory), ..view("jobs", "x") };
         let text = asked_for.table_of(std::slice::from_ref(&ended));
@@ -524,7 +524,7 @@ pub(super) mod tests {
         );
         let text = asked(&["all", "-o", "wide"]).unwrap().table_of(&[view("jobs", "x")]);
         assert!(text.starts_with("KIND   NAMESPACE") && text.contains("UID"), "{text}");
-        let told = DetailsView {
+        let details = DetailsView {
             created_at: Some("not a time".into()),
             queued_ms: 240_000,
             running_ms: 7_800_000,
@@ -534,8 +534,8 @@ pub(super) mod tests {
             plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
             event: None,
         };
-        let told = ObjectView { details: Some(told), ..view("jobs", "x") };
-        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[told]);
+        let view = ObjectView { details: Some(details), ..view("jobs", "x") };
+        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[view]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(columns.contains("AGE QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
         assert!(

@@ -24,7 +24,7 @@ const LONGEST_EVENT: usize = 4 << 20;
 pub(in crate::commands::api) enum StreamEvent {
     /// A state, and its JSON.
     State(Box<State>, String),
-    /// Causes of outcomes were found since the states with which objects ended.
+    /// Causes of outcomes were found after the states with which the objects ended.
     Causes,
     /// The journal was replaced by one without the state at the requested position. The stream continues from
     /// this newest position.
@@ -80,7 +80,7 @@ impl<'a> LiveStates<'a> {
                 let newest = event.data.trim().parse().context("reading a position of the stream")?;
                 Some(StreamEvent::Replaced(newest))
             }
-            // It is no position of the stream.
+            // It is not a position of the stream.
             "causes" => return Ok(Some(StreamEvent::Causes)),
             _ => return Ok(None),
         };
@@ -196,11 +196,11 @@ mod tests {
                 lines.push(chunk).unwrap();
                 events.extend(std::iter::from_fn(|| lines.next().unwrap()));
             }
-            let told: Vec<_> = events
+            let fields: Vec<_> = events
                 .iter()
                 .map(|event| [&event.kind, &event.id, &event.data].map(String::as_str))
                 .collect();
-            assert_eq!(told, [["state", "7-0a", "{\"a\":1}"], ["reset", "", "9"]], "in pieces of {size}");
+            assert_eq!(fields, [["state", "7-0a", "{\"a\":1}"], ["reset", "", "9"]], "in pieces of {size}");
         }
     }
 

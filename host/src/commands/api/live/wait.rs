@@ -144,7 +144,7 @@ impl WaitProgress {
                 Err(error) if is_away(&error) && tries < RETRIES => {
                     tries += 1;
                     tokio::time::sleep(RETRY_AFTER).await;
-                    // If it can't be found yet, the next try reports that.
+                    // If the pod can't be found yet, the next try reports that.
                     client.find_again().await.ok();
                 }
                 begun => return begun,

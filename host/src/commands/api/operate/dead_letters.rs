@@ -107,8 +107,8 @@ async fn list(client: &ApiClient, chosen: &LetterArgs, output: GetOutput) -> Res
     })
 }
 
-/// Whether they got all letters. A person who may not see the status may not see every object either, while
-/// the figures of plugins count all letters.
+/// Whether the answer has all letters. A person who may not see the status may not see every object either,
+/// while the figures of plugins count all letters.
 fn sees_all(status: &StatusView, plugin: Option<&str>, seen: u64) -> bool {
     let asked = status.plugins.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
     !status.restricted && asked.map(|view| view.dead).sum::<u64>() <= seen
@@ -282,8 +282,8 @@ async fn replay(choice: LetterChoice, wait: bool, args: &QueryArgs) -> CommandRe
     Ok(CommandEnd::Fine)
 }
 
-/// The letters whose end the command waits for: the answer to a replay counts them, but does not list them.
-/// If the person may replay more than they may list, the command fails before anything is replayed.
+/// The letters whose end the command awaits. The answer to a replay counts them but does not list them. If
+/// the person may replay letters that they may not list, the command fails before anything is replayed.
 async fn letters_to_follow(client: &ApiClient, request: &ReplayRequest) -> Result<BTreeSet<Seq>> {
     let listed = fetch_letters(client, Some(&request.plugin)).await;
     let listed = listed
@@ -331,7 +331,7 @@ async fn follow_replay(
     replayed: u64,
     chosen: &BTreeSet<Seq>,
 ) -> CommandResult {
-    let mut told = u64::MAX;
+    let mut last_reported = u64::MAX;
     loop {
         let letters = fetch_letters(client, Some(plugin)).await?;
         let (left, parked) = left_and_parked(chosen, &letters);
@@ -348,10 +348,10 @@ async fn follow_replay(
                 ));
             }
             true => progress::draw_line(""),
-            false if left != told => note!("{tried} of {replayed} tried again"),
+            false if left != last_reported => note!("{tried} of {replayed} tried again"),
             false => {}
         }
-        told = left;
+        last_reported = left;
         if left == 0 {
             note!("{parked} parked again");
             return Ok(if parked == 0 { CommandEnd::Fine } else { CommandEnd::Warned });
@@ -477,10 +477,11 @@ mod tests {
             true => serde_json::json!({"replayed": 2, "who": "ana", "dry_run": true}),
             false => serde_json::json!([]),
         });
-        let told = letters_to_follow(&client.await, &ReplayRequest::default()).await.unwrap_err().to_string();
+        let error =
+            letters_to_follow(&client.await, &ReplayRequest::default()).await.unwrap_err().to_string();
         assert!(
-            told.contains("nothing was replayed") && told.contains("of 2 dead letters you see 0"),
-            "{told}"
+            error.contains("nothing was replayed") && error.contains("of 2 dead letters you see 0"),
+            "{error}"
         );
         let client = testing::client(|asked| match asked.contains("replay") {
             true => serde_json::json!({"replayed": 0, "who": "ana", "dry_run": true}),
@@ -493,11 +494,11 @@ mod tests {
     fn whoever_sees_not_all_letters_is_not_told_that_there_are_none() {
         let plugin = |name: &str, dead| PluginView { name: name.into(), dead, ..PluginView::default() };
         let status = StatusView { plugins: vec![plugin("a", 0), plugin("b", 3)], ..StatusView::default() };
-        let told = |plugin, seen| no_letters_text(false, sees_all(&status, plugin, seen));
-        assert_eq!(told(Some("a"), 0), "there are no dead letters\n");
-        assert_eq!(told(None, 3), "there are no dead letters\n");
-        assert_eq!(told(None, 2), "there are no dead letters that you may see\n");
-        assert_eq!(told(Some("b"), 0), "there are no dead letters that you may see\n");
+        let text_for = |plugin, seen| no_letters_text(false, sees_all(&status, plugin, seen));
+        assert_eq!(text_for(Some("a"), 0), "there are no dead letters\n");
+        assert_eq!(text_for(None, 3), "there are no dead letters\n");
+        assert_eq!(text_for(None, 2), "there are no dead letters that you may see\n");
+        assert_eq!(text_for(Some("b"), 0), "there are no dead letters that you may see\n");
         let restricted = StatusView { restricted: true, ..StatusView::default() };
         assert!(!sees_all(&restricted, None, 0));
         assert_eq!(no_letters_text(true, true), "there are no dropped dead letters\n");

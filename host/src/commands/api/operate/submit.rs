@@ -174,27 +174,28 @@ mod tests {
             ]))
             .unwrap(),
         };
-        let told = table(&[template]);
+        let text = table(&[template]);
         for part in ["train", "Trains.", "gpus", "int 0..8", "Of one pod.", "choice s|l", "(required)"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(text.contains(part), "{part}: {text}");
         }
     }
 
     #[test]
     fn only_where_nobody_knows_whether_there_is_a_job_a_key_is_advised() {
-        let told = |error: anyhow::Error, dry_run| format!("{:#}", explain_refusal(error, dry_run, "k1"));
+        let explained =
+            |error: anyhow::Error, dry_run| format!("{:#}", explain_refusal(error, dry_run, "k1"));
         for refused in
             [UsageError::error("no such field"), RefusedRequest::final_refusal("quota exceeded").into()]
         {
-            let told = told(refused, false);
+            let text = explained(refused, false);
             assert!(
-                told.starts_with("the submission did not succeed: ") && !told.contains("--key"),
-                "{told}"
+                text.starts_with("the submission did not succeed: ") && !text.contains("--key"),
+                "{text}"
             );
         }
         let lost = anyhow::anyhow!("the connection broke");
-        assert!(told(lost, false).contains("add `--key k1`"));
-        assert_eq!(told(anyhow::anyhow!("no"), true), "the Job was not checked: no");
+        assert!(explained(lost, false).contains("add `--key k1`"));
+        assert_eq!(explained(anyhow::anyhow!("no"), true), "the Job was not checked: no");
     }
 
     #[test]

@@ -35,11 +35,11 @@ pub fn calls_text(plugins: &[PluginView]) -> String {
     for plugin in called() {
         table.push_row(plugin_row(plugin));
     }
-    let told = called().flat_map(|plugin| {
+    let remarks = called().flat_map(|plugin| {
         let texts = [last_failure(&plugin.calls), host_calls(&plugin.calls)];
         texts.into_iter().flatten().map(|text| (&plugin.name, text))
     });
-    format!("\n{}{}", table.render(), remarks_text(told))
+    format!("\n{}{}", table.render(), remarks_text(remarks))
 }
 
 fn plugin_row(plugin: &PluginView) -> Vec<String> {
@@ -74,8 +74,8 @@ fn last_failure(calls: &CallsView) -> Option<String> {
 }
 
 fn host_calls(calls: &CallsView) -> Option<String> {
-    let told = |(capability, calls): (&String, &u64)| format!("{capability} {calls}");
-    let all: Vec<_> = calls.host_calls.iter().map(told).collect();
+    let entry = |(capability, calls): (&String, &u64)| format!("{capability} {calls}");
+    let all: Vec<_> = calls.host_calls.iter().map(entry).collect();
     (!all.is_empty()).then(|| format!("calls to the controller: {}", all.join(", ")))
 }
 

@@ -113,9 +113,9 @@ pub(super) fn plugins_text(plugins: &[PluginView], columns: PluginColumns) -> St
     let grants = plugins.iter().filter(|_| columns == PluginColumns::All);
     let grants = grants.filter_map(|p| Some((&p.name, grants_remark(p)?)));
     let calls = if columns == PluginColumns::All { calls::calls_text(plugins) } else { String::new() };
-    let told = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken).chain(losses);
-    let told = told.chain(ticks).chain(shadows).chain(grants);
-    table.render() + &remarks_text(told) + &calls
+    let remarks = pauses.chain(messages).chain(backfills).chain(resyncs).chain(taken).chain(losses);
+    let remarks = remarks.chain(ticks).chain(shadows).chain(grants);
+    table.render() + &remarks_text(remarks) + &calls
 }
 
 fn pause_remark(plugin: &PluginView) -> Option<String> {
@@ -148,13 +148,13 @@ fn loss_remark(plugin: &PluginView) -> Option<String> {
 }
 
 fn grants_remark(plugin: &PluginView) -> Option<String> {
-    let told = |grant: &GrantUseView| {
+    let entry = |grant: &GrantUseView| {
         let declared = if grant.declared { "declared" } else { "not declared" };
         let access = grant.access.iter().map(|access| format!(", access {access}")).collect::<String>();
         let calls = plural(grant.calls, "call", "calls");
         format!("{} ({declared}{access}, {} {calls})", grant.name, grant.calls)
     };
-    let all: Vec<_> = plugin.grants.iter().map(told).collect();
+    let all: Vec<_> = plugin.grants.iter().map(entry).collect();
     let unused = plugin.grants.iter().filter(|grant| grant.calls == 0).map(|grant| grant.name.as_str());
     let unused: Vec<_> = unused.collect();
     let left = match unused.is_empty() {
@@ -272,9 +272,9 @@ mod tests {
             let tick = TickView { ticks: 12, failed, last, next, error: None };
             PluginView { name: "digest".into(), tick: Some(tick), ..PluginView::default() }
         };
-        let told =
+        let expected =
             "digest: 12 ticks, 4 failed; last: 2026-11-20T13:59:30.000Z; next: 2026-11-20T14:00:00.000Z\n";
-        assert!(plugins_text(&[ticking(4)], PluginColumns::Figures).contains(told));
+        assert!(plugins_text(&[ticking(4)], PluginColumns::Figures).contains(expected));
         assert!(!plugins_text(&[ticking(0)], PluginColumns::Figures).contains("ticks"));
         assert!(plugins_text(&[ticking(0)], PluginColumns::All).contains("12 ticks, 0 failed"));
     }
@@ -286,10 +286,10 @@ mod tests {
                 ShadowView { digest: "0123456789abcdef".into(), states: 9, different, ..Default::default() };
             PluginView { name: "audit".into(), shadow: Some(shadow), ..PluginView::default() }
         };
-        let told = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \
+        let expected = "audit: in its shadow 0123456789ab: 9 states compared, 1 different, 0 missed; `kubewitness plugin shadow \
                     audit` shows them\n";
         let text = plugins_text(&[beside(1)], PluginColumns::Figures);
-        assert!(text.contains(told), "{text}");
+        assert!(text.contains(expected), "{text}");
         assert!(!plugins_text(&[beside(0)], PluginColumns::Figures).contains("shadow"));
         assert!(plugins_text(&[beside(0)], PluginColumns::All).contains("9 states compared, 0 different"));
     }

@@ -85,23 +85,23 @@ pub(super) fn sources_text(sources: &[SourceView], wide: bool) -> String {
 
 /// Remarks about a source beside its figures, the most urgent first.
 pub(in crate::commands::api) fn source_remarks(source: &SourceView) -> Vec<(&str, String)> {
-    let mut told = Vec::new();
-    told.extend(source.condition.clone());
-    told.extend(source.limitation.clone());
-    told.extend(source.doubt.clone());
+    let mut remarks = Vec::new();
+    remarks.extend(source.condition.clone());
+    remarks.extend(source.limitation.clone());
+    remarks.extend(source.doubt.clone());
     if source.walking > 0 {
         let objects = plural(
             source.walking,
             "object has missed versions that are",
             "objects have missed versions that are",
         );
-        told.push(format!("{} {objects} being read back now", source.walking));
+        remarks.push(format!("{} {objects} being read back now", source.walking));
     }
     for epoch in source.epochs.iter().filter(|epoch| epoch.epoch > 0) {
         let since = epoch.replaced_at.as_ref().map(|at| format!(" at {at}")).unwrap_or_default();
-        told.push(format!("the server's history was replaced{since}: epoch {} began", epoch.epoch));
+        remarks.push(format!("the server's history was replaced{since}: epoch {} began", epoch.epoch));
     }
-    told.into_iter().map(|text| (source.name.as_str(), text)).collect()
+    remarks.into_iter().map(|text| (source.name.as_str(), text)).collect()
 }
 
 fn last_audit(source: &SourceView) -> Option<(&str, String)> {
@@ -163,9 +163,9 @@ mod tests {
     fn a_source_that_does_not_see_what_happens_says_so() {
         let seen = SourceView { name: "jobs".into(), synced: true, ..SourceView::default() };
         assert_eq!(why_blind(&seen), None);
-        let said = |source: SourceView| why_blind(&source).unwrap();
-        assert!(said(SourceView { condition: Some("403".into()), ..seen.clone() }).ends_with("old: 403"));
-        assert!(said(SourceView { synced: false, ..seen.clone() }).contains("jobs is listing"));
-        assert!(said(SourceView { walking: 1, ..seen }).contains("reading 1 object back"));
+        let reason = |source: SourceView| why_blind(&source).unwrap();
+        assert!(reason(SourceView { condition: Some("403".into()), ..seen.clone() }).ends_with("old: 403"));
+        assert!(reason(SourceView { synced: false, ..seen.clone() }).contains("jobs is listing"));
+        assert!(reason(SourceView { walking: 1, ..seen }).contains("reading 1 object back"));
     }
 }

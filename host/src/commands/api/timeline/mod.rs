@@ -168,13 +168,13 @@ fn status_cells(status: &Status, wide: bool) -> Vec<String> {
         true => status.message.clone(),
         false => status.message.chars().take(80).collect::<String>().replace('\n', " "),
     };
-    let mut told = vec![status.phase.clone(), status.reason.clone(), message];
+    let mut cells = vec![status.phase.clone(), status.reason.clone(), message];
     if wide {
-        told.extend([
+        cells.extend([
             status.attempt.to_string(),
             format!("{}/{}", status.ready, status.total),
             status.exit_code.map(|code| code.to_string()).unwrap_or_default(),
         ]);
     }
-    told
+    cells
 }

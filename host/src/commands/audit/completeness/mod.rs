@@ -125,15 +125,15 @@ pub struct UnmatchedTrail {
 impl UnmatchedTrail {
     pub fn add(&mut self, text: &[u8]) {
         let Ok(record) = serde_json::from_slice::<CompletenessRecord>(text) else { return };
-        let said = RecordComparison::from(&record);
-        self.has_digests |= said.document.is_some();
+        let comparison = RecordComparison::from(&record);
+        self.has_digests |= comparison.document.is_some();
         let source = self
             .sources
             .entry(record.source)
             .or_insert_with(|| TrailSource { first: Seq::MAX, ..TrailSource::default() });
         source.first = source.first.min(record.seq);
         source.last = source.last.max(record.seq);
-        source.states.insert(record.seq, said);
+        source.states.insert(record.seq, comparison);
     }
 
     /// Compares a state of the journal.

@@ -1,4 +1,4 @@
-//! Trails and journals of a few states, and what a comparison says of them.
+//! Tests of comparisons between small trails and journals.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn at(source: &str, seq: Seq) -> State {
     State { source: source.into(), seq, ..state() }
 }
 
-/// The journal has these states of `jobs`, and as many of `pods`.
+/// Compares with a journal that has these states of `jobs`, and as many of `pods`.
 fn told_of(
     mut trail: UnmatchedTrail,
     journaled: &[Seq],
@@ -71,7 +71,7 @@ fn each_state_that_the_plugin_has_finished_is_there_and_what_it_never_got_is_tol
     let report = told_of(trail(), &all, false, &writer);
     assert_eq!((report.ok, report.compared), (true, Some(3)), "{report}");
     assert_eq!(report.not_shown, ["2 states that wait: the plugin has not finished them yet"]);
-    // The end was cut.
+    // The end of the trail was cut.
     writer.account.as_mut().unwrap().progress.above = vec![(9, 9)];
     let cut = told_of(trail(), &all, false, &writer).what.unwrap();
     assert!(
@@ -80,8 +80,11 @@ fn each_state_that_the_plugin_has_finished_is_there_and_what_it_never_got_is_tol
     );
     writer.account.as_mut().unwrap().letters = [9].into();
     let parked = told_of(trail(), &all, false, &writer);
-    assert!(parked.ok && parked.not_shown.iter().any(|told| told.starts_with("1 dead letters")), "{parked}");
-    // Its beginning, which may lie in files that were not given.
+    assert!(
+        parked.ok && parked.not_shown.iter().any(|remark| remark.starts_with("1 dead letters")),
+        "{parked}"
+    );
+    // The beginning is missing, which may be in other files.
     let cut = told_of(trail(), &[2, 3, 4, 6], false, &writer).what.unwrap();
     assert!(cut.contains("positions 2:") && cut.contains("--from-middle"), "{cut}");
     let middle = UnmatchedTrail { from_middle: Some(3), ..trail() };
@@ -95,7 +98,7 @@ fn a_source_that_the_trail_lacks_is_missing_if_the_plugin_subscribes_to_it() {
     let some = LedgerWriter { selective: ["pods".to_owned()].into(), ..far(&["jobs", "pods"], 6, 3) };
     let report = told_of(trail(), &[3, 4, 6], false, &some);
     assert!(report.ok && report.not_shown[0].contains("every state of `pods`"), "{report}");
-    // Of what a filter let through, too, each one left a record.
+    // The filter also let these states through, so each one left a record.
     let few = told_of(
         trail(),
         &[3, 4, 6],
@@ -103,7 +106,7 @@ fn a_source_that_the_trail_lacks_is_missing_if_the_plugin_subscribes_to_it() {
         &LedgerWriter { selective: some.selective, ..far(&["jobs", "pods"], 6, 4) },
     );
     assert!(few.what.unwrap().contains("was handed 4 states, and the trail has 3 records"));
-    // What it never subscribed to is nobody's.
+    // Sources to which it never subscribed are ignored.
     assert!(told_of(trail(), &[3, 4, 6], false, &far(&["jobs"], 6, 3)).ok);
 }
 
@@ -124,7 +127,7 @@ fn missing_added_and_strange_states_are_named() {
     assert!(strange.contains("another installation") && strange.contains("positions 4"), "{strange}");
 }
 
-/// Makes the record that the plugin writes of a state, with this digest of a document.
+/// The plugin's record of a state, with this digest of its document.
 fn record(state: &State, digest: &str) -> String {
     let State { id, seq, source, object, .. } = state;
     let ObjectRef { group, kind, namespace, name, uid, .. } = &**object;
@@ -137,7 +140,7 @@ fn record(state: &State, digest: &str) -> String {
     .to_string()
 }
 
-/// The report of a trail whose journal has so many gaps between its records.
+/// The report about a trail whose journal has this many gaps between its records.
 fn gaps(count: Seq) -> AuditReport {
     let mut trail = UnmatchedTrail::default();
     for seq in [2, count + 3] {
@@ -160,9 +163,9 @@ fn gaps(count: Seq) -> AuditReport {
 fn gaps_of_the_journal_are_counted_and_all_are_named_up_to_a_bound() {
     let report = gaps(8);
     assert!(report.ok, "{report}");
-    let told = report.not_shown.last().unwrap();
-    assert!(told.contains("9 gaps") && told.contains("x/gap:7-2 at position 2"), "{told}");
-    assert!(told.ends_with(", and 4 more (`-o json` names up to 1000)"), "{told}");
+    let remark = report.not_shown.last().unwrap();
+    assert!(remark.contains("9 gaps") && remark.contains("x/gap:7-2 at position 2"), "{remark}");
+    assert!(remark.ends_with(", and 4 more (`-o json` names up to 1000)"), "{remark}");
     assert_eq!(report.gaps.len(), 9);
     assert_eq!(gaps(3000).gaps.len(), GAPS);
     assert!(gaps(2).not_shown.last().unwrap().ends_with("at position 4"));
@@ -194,7 +197,7 @@ fn a_record_that_says_something_else_than_the_journal_is_named() {
         record(&state, &hex::encode(sha256(&[b"{}"]))),
         LedgerWriter { has_digests: true, ..LedgerWriter::default() },
     );
-    let told = |text: &str, writer: &LedgerWriter| {
+    let report_of = |text: &str, writer: &LedgerWriter| {
         let mut trail = UnmatchedTrail::default();
         trail.add(text.as_bytes());
         let document = writer.has_digests.then_some(b"{}".as_slice());
@@ -203,12 +206,12 @@ fn a_record_that_says_something_else_than_the_journal_is_named() {
         trail.report_result(&mut report, false, writer);
         report
     };
-    assert_eq!((told(&own, &digest).ok, told(&own, &digest).compared), (true, Some(1)));
-    let moved = told(&own.replace("vision", "speech"), &digest).what.unwrap();
+    assert_eq!((report_of(&own, &digest).ok, report_of(&own, &digest).compared), (true, Some(1)));
+    let moved = report_of(&own.replace("vision", "speech"), &digest).what.unwrap();
     assert!(moved.contains("something else than the journal"), "{moved}");
     let other = record(&state, &"0f".repeat(32));
-    let what = told(&other, &digest).what.unwrap();
+    let what = report_of(&other, &digest).what.unwrap();
     assert!(what.contains("another digest"), "{what}");
-    let redacted = told(&other, &LedgerWriter::default());
+    let redacted = report_of(&other, &LedgerWriter::default());
     assert!(redacted.ok && redacted.not_shown[1].contains("digests of documents"), "{redacted}");
 }

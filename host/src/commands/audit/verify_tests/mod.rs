@@ -243,16 +243,16 @@ fn a_sealed_ledger_holds_and_says_what_is_not_signed_yet() {
     assert_eq!((report.files, report.seals, report.roots, report.signed_roots), (3, 2, 5, 5));
     assert_eq!((report.lines, report.open), (11, 1));
     assert!(
-        report.not_shown.iter().any(|told| told.contains("the last 1 records")),
+        report.not_shown.iter().any(|remark| remark.contains("the last 1 records")),
         "{:?}",
         report.not_shown
     );
     let strict = ProofDemands { keys: public(&key), is_from_first: true, ..ProofDemands::default() };
     assert!(proved(&files, &strict).ok);
-    let told = proved(&files[1..], &strict).what.unwrap();
+    let fault = proved(&files[1..], &strict).what.unwrap();
     assert!(
-        told.contains("number 1 of the ledger, was not given") && told.contains("--from-middle"),
-        "{told}"
+        fault.contains("number 1 of the ledger, was not given") && fault.contains("--from-middle"),
+        "{fault}"
     );
     // A later part can be proved alone, and the report says so.
     let part = proved(&files[2..], &ProofDemands { keys: public(&key), ..ProofDemands::default() });
@@ -268,18 +268,18 @@ fn a_file_that_is_missing_given_twice_or_of_another_ledger_is_named() {
     let key = key();
     let demands = || ProofDemands { keys: public(&key), ..ProofDemands::default() };
     let files = bytes(&ledger(ID, &render_records(11), 2, 4, Some(&key)));
-    let told = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
-    assert!(told(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
+    let fault_in = |files: &[Vec<u8>]| proved(files, &demands()).what.unwrap();
+    assert!(fault_in(&[files[0].clone(), files[2].clone()]).contains("file 2 of the ledger is missing"));
     assert!(
-        told(&[files[0].clone(), files[1].clone(), files[1].clone()])
+        fault_in(&[files[0].clone(), files[1].clone(), files[1].clone()])
             .contains("copy, or the ledger was forked")
     );
     let other = bytes(&ledger(&ID.replace('0', "f"), &render_records(11), 2, 4, Some(&key)));
-    let mixed = told(&[files[0].clone(), other[1].clone(), files[2].clone()]);
+    let mixed = fault_in(&[files[0].clone(), other[1].clone(), files[2].clone()]);
     assert!(mixed.contains("another ledger"), "{mixed}");
     // The same ledger with a fork: the earlier files differ.
     let forked = bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h"]), 2, 4, Some(&key)));
-    let forked = told(&[files[0].clone(), forked[1].clone()]);
+    let forked = fault_in(&[files[0].clone(), forked[1].clone()]);
     assert!(forked.contains("does not follow from the end of the file before"), "{forked}");
 }
 
@@ -307,11 +307,11 @@ fn a_record_has_no_more_levels_than_others_read() {
 fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     let (own, other) = (key(), key());
     let demands = ProofDemands { keys: public(&own), ..ProofDemands::default() };
-    let told = |key: Option<&Ed25519KeyPair>, every| {
+    let fault_with = |key: Option<&Ed25519KeyPair>, every| {
         proved(&bytes(&ledger(ID, &render_records(9), every, 4 * every, key)), &demands).what.unwrap()
     };
-    assert!(told(Some(&other), 2).contains("it is signed with key"));
-    assert!(told(None, 2).contains("no root in these files is signed"));
+    assert!(fault_with(Some(&other), 2).contains("it is signed with key"));
+    assert!(fault_with(None, 2).contains("no root in these files is signed"));
     // After the signed part.
     let mut files = ledger(ID, &render_records(9), 2, 100, Some(&own));
     let last = files[0].pop().unwrap();
@@ -319,7 +319,7 @@ fn a_whole_chain_that_is_rewritten_with_correct_hashes_needs_the_key() {
     *root = format!("{}}}\n", root.split_once(",\"key\"").unwrap().0);
     files[0].push(last);
     assert!(proved(&bytes(&files), &demands).what.unwrap().contains("it has no signature"));
-    assert!(told(None, 100).contains("no root in these files is signed"));
+    assert!(fault_with(None, 100).contains("no root in these files is signed"));
     // Under the id of the right key.
     let text =
         String::from_utf8(bytes(&ledger(ID, &render_records(9), 2, 100, Some(&other))).remove(0)).unwrap();
@@ -350,14 +350,14 @@ fn with_the_key_only_a_root_that_was_noted_elsewhere_shows_that_all_was_rewritte
     // It belongs to a closed file, and the file after it was started again.
     let rewritten =
         bytes(&ledger(ID, &chain(&["a", "b", "c", "d", "e", "f", "g", "h", "i"]), 2, 4, Some(&key)));
-    let told = proved(&rewritten, &demands(&noted)).what.unwrap();
-    assert!(told.contains("another root than the noted"), "{told}");
-    let told = proved(&longer[..1], &demands(&noted)).what.unwrap();
-    assert!(told.contains("file 2, which was not given"), "{told}");
+    let fault = proved(&rewritten, &demands(&noted)).what.unwrap();
+    assert!(fault.contains("another root than the noted"), "{fault}");
+    let fault = proved(&longer[..1], &demands(&noted)).what.unwrap();
+    assert!(fault.contains("file 2, which was not given"), "{fault}");
     let noted = anchor_of(&first);
     let short = bytes(&ledger(ID, &render_records(4), 2, 100, Some(&key)));
-    let told = proved(&short, &demands(&noted)).what.unwrap();
-    assert!(told.contains("its end was cut"), "{told}");
+    let fault = proved(&short, &demands(&noted)).what.unwrap();
+    assert!(fault.contains("its end was cut"), "{fault}");
     let other = RootAnchor { ledger: ID.replace('0', "f"), file: 7, ..noted };
     assert!(proved(&short, &demands(&other)).what.unwrap().contains("another ledger than these files"));
 }
@@ -463,10 +463,10 @@ fn no_more_records_stand_behind_the_newest_root_than_the_controller_leaves() {
         proved(&bytes(&files), &demands)
     };
     assert!(proved_with(2024, None).ok);
-    let told = proved_with(2025, None).what.unwrap();
+    let fault = proved_with(2025, None).what.unwrap();
     assert!(
-        told.contains("2025 records stand after the newest root") && told.contains("2024 at most"),
-        "{told}"
+        fault.contains("2025 records stand after the newest root") && fault.contains("2024 at most"),
+        "{fault}"
     );
     assert!(proved_with(2025, Some(1001)).ok && !proved_with(1027, Some(2)).ok);
     // As many records as between two signed roots may be unsigned at the end.

@@ -165,18 +165,18 @@ mod tests {
             (json!({"url": "https://a.example/c.wasm", "sha256": "bb"}), Some(url)),
         ];
         for (mut module, from) in others {
-            let told = pin_module(&mut module, &compared(from)).unwrap_err().to_string();
-            assert!(told.contains("compares another component"), "{module}: {told}");
+            let error = pin_module(&mut module, &compared(from)).unwrap_err().to_string();
+            assert!(error.contains("compares another component"), "{module}: {error}");
         }
     }
 
     #[test]
     fn a_manifest_that_is_elsewhere_is_asked_for() {
-        let told = replace_module("whisper", &compared(None), &mut data("{}")).unwrap_err().to_string();
-        assert!(told.contains("`--config-map` names the one that has it"), "{told}");
+        let error = replace_module("whisper", &compared(None), &mut data("{}")).unwrap_err().to_string();
+        assert!(error.contains("`--config-map` names the one that has it"), "{error}");
         let mut other: BTreeMap<_, _> =
             [("old.yaml".into(), data("{}").remove("plugin.yaml").unwrap())].into();
-        let told = replace_module("shout", &compared(None), &mut other).unwrap_err().to_string();
-        assert!(told.contains("it has no `plugin.yaml`"), "{told}");
+        let error = replace_module("shout", &compared(None), &mut other).unwrap_err().to_string();
+        assert!(error.contains("it has no `plugin.yaml`"), "{error}");
     }
 }

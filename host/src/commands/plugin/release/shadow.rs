@@ -99,16 +99,16 @@ mod tests {
     fn where_nothing_was_compared_nothing_is_called_good() {
         let nothing = ShadowView { missed: 3, message: Some("it traps".into()), ..ShadowView::default() };
         assert_eq!(command_end(&nothing), CommandEnd::Warned);
-        let said = text(&nothing, false);
+        let shown = text(&nothing, false);
         assert!(
-            said.starts_with(&format!(
+            shown.starts_with(&format!(
                 "{} states: 0, same: 0, different: 0, missed: 3;",
                 coloured_mark(false)
             )),
-            "{said}"
+            "{shown}"
         );
-        assert!(said.contains("No state was compared yet") && said.contains("it traps\n"), "{said}");
-        assert!(!said.contains(coloured_mark(true)) && !said.contains("a state,"), "{said}");
+        assert!(shown.contains("No state was compared yet") && shown.contains("it traps\n"), "{shown}");
+        assert!(!shown.contains(coloured_mark(true)) && !shown.contains("a state,"), "{shown}");
         let one = ShadowView { states: 1, same: 1, ..nothing };
         assert_eq!(command_end(&one), CommandEnd::Fine);
         assert!(text(&one, false).starts_with(coloured_mark(true)));

@@ -56,14 +56,14 @@ pub fn tick_step(spec: &PluginSpec, when: &Value, now_ms: u64) -> Result<TrialSt
             format!("`tick: {when}`: write `tick: {NEXT}`, or a moment such as `tick: 2026-01-01T08:00:00Z`")
         })?,
     };
-    let told = |ms| calendar::format_rfc3339(ms);
+    let time_text = |ms| calendar::format_rfc3339(ms);
     ensure!(
         due_ms > now_ms && first_multiple_after(tick, due_ms - 1) == due_ms,
         "the schedule `every: {}` has no tick at {} after {}: the next is at {}, which is `tick: {NEXT}`",
         tick.every,
-        told(due_ms),
-        told(now_ms),
-        told(next),
+        time_text(due_ms),
+        time_text(now_ms),
+        time_text(next),
     );
     Ok(TrialStep::Tick { due_ms, timeout: tick.timeout_or_default() })
 }
@@ -107,11 +107,11 @@ mod tests {
             (json!("tomorrow"), "write `tick: next`"),
             (json!(7), "write `tick: next`"),
         ] {
-            let told = due(&when).unwrap_err().to_string();
-            assert!(told.contains(why), "{when}: {told}");
+            let error = due(&when).unwrap_err().to_string();
+            assert!(error.contains(why), "{when}: {error}");
         }
-        let told = tick_step(&spec(&Value::Null), &json!("next"), NOW).err().unwrap().to_string();
-        assert!(told.contains("add `spec.tick` to the manifest"), "{told}");
+        let error = tick_step(&spec(&Value::Null), &json!("next"), NOW).err().unwrap().to_string();
+        assert!(error.contains("add `spec.tick` to the manifest"), "{error}");
     }
 
     #[test]

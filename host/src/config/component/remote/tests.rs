@@ -7,7 +7,7 @@ use crate::config::component::is_fetching;
 
 const COMPONENT: &[u8] = b"\0asm and what follows";
 
-/// Registries of tests are on this machine.
+/// The tests' registries are on this machine.
 fn host(mut modules: Value) -> HostSpec {
     modules["addresses"] = json!(["loopback"]);
     HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() }
@@ -18,7 +18,7 @@ fn plain() -> HostSpec {
 }
 
 fn remote(module: &Value, host: &HostSpec) -> RemoteComponent {
-    // As the program does at its start. Another test may have been first.
+    // The program does the same at its start. Another test may have done it before.
     rustls::crypto::ring::default_provider().install_default().ok();
     RemoteComponent::of(&serde_json::from_value(module.clone()).unwrap(), host, &std::env::temp_dir())
         .unwrap()
@@ -41,13 +41,13 @@ async fn a_tag_is_pulled_and_told_with_its_digest_and_a_digest_is_what_it_says()
     assert_eq!((&bytes[..], pulled.source_label()), (COMPONENT, format!("{name}:1.2@sha256:{image}")));
     let pinned = format!("{name}@sha256:{image}");
     assert_eq!(pull(&pinned, &plain()).await.unwrap().1.source_label(), pinned);
-    // What lies under a digest is something else.
+    // The content does not match its digest.
     registry.put(format!("team/plugin/manifests/sha256:{image}"), b"{}".to_vec());
     assert!(pull(&pinned, &plain()).await.unwrap_err().to_string().contains("another image"));
     registry
         .put(format!("team/plugin/blobs/sha256:{}", sha256(COMPONENT)), b"\0asm and what falls!!".to_vec());
-    let told = pull(&format!("{name}:1.2"), &plain()).await.unwrap_err().to_string();
-    assert!(told.contains("other bytes") && told.starts_with(&name), "{told}");
+    let error = pull(&format!("{name}:1.2"), &plain()).await.unwrap_err().to_string();
+    assert!(error.contains("other bytes") && error.starts_with(&name), "{error}");
 }
 
 #[tokio::test]
@@ -93,12 +93,12 @@ async fn what_is_no_component_is_refused_before_its_bytes_come() {
     assert!(refused(json!([layer("application/wasm", &digest, 1)])).await.contains("404"));
     let blobs = registry.asked().iter().filter(|path| path.contains("/blobs/")).count();
     assert_eq!(blobs, 1);
-    // A body that is longer than its image says.
+    // A body that is longer than the image's manifest states.
     let (long, place) = (vec![7; 4096], format!("p/blobs/{digest}"));
     registry.put(place, long);
     assert!(refused(json!([layer("application/wasm", &digest, 8)])).await.contains("8 are allowed"));
-    let told = pull(&format!("{}/gone:1", registry.name()), &plain()).await.unwrap_err().to_string();
-    assert!(told.contains("has no 1 of it"), "{told}");
+    let error = pull(&format!("{}/gone:1", registry.name()), &plain()).await.unwrap_err().to_string();
+    assert!(error.contains("has no 1 of it"), "{error}");
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
     let registry = ImageRegistry::start(Some(&login)).await.unwrap();
     registry.push("plugin", "1", COMPONENT);
     let name = format!("{}/plugin:1", registry.name());
-    let told = pull(&name, &plain()).await.unwrap_err().to_string();
-    assert!(told.contains("401") && told.contains("spec.modules.credentials"), "{told}");
+    let error = pull(&name, &plain()).await.unwrap_err().to_string();
+    assert!(error.contains("401") && error.contains("spec.modules.credentials"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.json");
     let with = async |auth: &str| {
@@ -118,14 +118,14 @@ async fn a_name_and_a_password_open_a_registry_and_are_told_to_nobody() {
         pull(&name, &host(json!({"credentials": {"file": file}}))).await
     };
     assert_eq!(&with(&login).await.unwrap().0[..], COMPONENT);
-    let told = with(&base64(b"ann:wrong")).await.unwrap_err().to_string();
-    assert!(told.contains("may not pull") && !told.contains("wrong"), "{told}");
+    let error = with(&base64(b"ann:wrong")).await.unwrap_err().to_string();
+    assert!(error.contains("may not pull") && !error.contains("wrong"), "{error}");
     std::fs::remove_file(&file).unwrap();
-    let told = pull(&name, &host(json!({"credentials": {"file": file}}))).await.unwrap_err().to_string();
-    assert!(told.contains("spec.modules.credentials"), "{told}");
+    let error = pull(&name, &host(json!({"credentials": {"file": file}}))).await.unwrap_err().to_string();
+    assert!(error.contains("spec.modules.credentials"), "{error}");
 }
 
-/// Answers each request with this, and keeps what was asked.
+/// Answers each request with this, and keeps the requests.
 async fn answers(listener: &tokio::net::TcpListener, answer: &str, asked: &std::sync::Mutex<Vec<String>>) {
     loop {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -153,12 +153,12 @@ async fn a_server_that_a_redirect_leads_to_is_not_shown_the_registrys_password()
         let wants = format!("HTTP/1.1 401 X\r\nWWW-Authenticate: {challenge}\r\n{end}");
         let asked = std::sync::Mutex::new(Vec::new());
         let host = host(json!({"credentials": {"file": file}}));
-        let told = tokio::select! {
+        let error = tokio::select! {
             pulled = pull(&name, &host) => pulled.unwrap_err().to_string(),
             () = answers(&registry, &leads, &asked) => unreachable!("it goes on"),
             () = answers(&other, &wants, &asked) => unreachable!("it goes on"),
         };
-        assert!(told.contains("401"), "{told}");
+        assert!(error.contains("401"), "{error}");
         let asked = asked.into_inner().unwrap();
         assert!(asked.len() == 2 && asked.iter().all(|head| !head.contains("authorization")), "{asked:?}");
     }
@@ -195,8 +195,8 @@ async fn a_file_at_an_address_is_fetched_and_is_bounded() {
     let at = |path: &str| json!({"url": format!("http://{}/v2/{path}", registry.name()), "sha256": digest});
     let (bytes, pulled) = remote(&at("files/p.wasm"), &plain()).fetch_component().await.unwrap();
     assert_eq!((&bytes[..], pulled.image), (COMPONENT, None));
-    let told = remote(&at("files/gone"), &plain()).fetch_component().await.unwrap_err().to_string();
-    assert!(told.contains("404") && told.starts_with("http://"), "{told}");
+    let error = remote(&at("files/gone"), &plain()).fetch_component().await.unwrap_err().to_string();
+    assert!(error.contains("404") && error.starts_with("http://"), "{error}");
 }
 
 #[tokio::test]
@@ -214,7 +214,7 @@ async fn a_registry_that_does_not_answer_holds_up_only_what_comes_from_it() {
     }
 }
 
-/// Takes connections and says how long its answer is, and no more.
+/// Accepts connections, and sends only the length of the answer.
 async fn only_begins(listener: &tokio::net::TcpListener) {
     let (mut stream, _) = listener.accept().await.unwrap();
     assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
@@ -259,8 +259,8 @@ async fn a_long_component_comes_by_way_of_the_disk_and_none_of_it_is_left_there(
     rustls::crypto::ring::default_provider().install_default().ok();
     assert_eq!(of(folder.path()).fetch_component().await.unwrap().0, long);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    let told = of(&folder.path().join("gone")).fetch_component().await.unwrap_err().to_string();
-    assert!(told.contains("gone while it comes"), "{told}");
+    let error = of(&folder.path().join("gone")).fetch_component().await.unwrap_err().to_string();
+    assert!(error.contains("gone while it comes"), "{error}");
 }
 
 #[tokio::test]
@@ -287,7 +287,7 @@ async fn a_server_that_drips_is_given_up() {
     let name = format!("{}/plugin:1", listener.local_addr().unwrap());
     let dripping = async {
         let (mut stream, _) = listener.accept().await.unwrap();
-        // A client takes no answer to what it has not asked.
+        // A client discards an answer that comes before its request.
         assert!(stream.read(&mut [0; 4096]).await.unwrap() > 0);
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n").await.unwrap();
         loop {
@@ -296,22 +296,22 @@ async fn a_server_that_drips_is_given_up() {
         }
     };
     let host = plain();
-    let told = tokio::select! {
+    let error = tokio::select! {
         () = dripping => unreachable!("it goes on for ever"),
         pulled = pull(&name, &host) => pulled.unwrap_err().to_string(),
     };
-    assert!(told.starts_with(&name) && told.contains("comes too slowly"), "{told}");
+    assert!(error.starts_with(&name) && error.contains("comes too slowly"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_silent_is_given_up() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let name = format!("{}/plugin:1", listener.local_addr().unwrap());
-    let told = pull(&name, &plain()).await.unwrap_err().to_string();
-    assert!(told.starts_with(&name) && told.contains("can't be asked"), "{told}");
+    let error = pull(&name, &plain()).await.unwrap_err().to_string();
+    assert!(error.starts_with(&name) && error.contains("can't be asked"), "{error}");
 }
 
-/// Asks for a module at an address of this machine, and returns the error.
+/// Requests a module from an address of this machine, and returns the error.
 async fn refused(module: Value, modules: Value) -> String {
     let host = HostSpec { modules: serde_json::from_value(modules).unwrap(), ..HostSpec::default() };
     remote(&module, &host).fetch_component().await.unwrap_err().to_string()
@@ -330,8 +330,8 @@ async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address
         json!({"oci": format!("127.0.0.1:{port}/plugin:1")}),
         json!({"oci": format!("localhost:{port}/plugin:1")}),
     ] {
-        let told = refused(module.clone(), json!({})).await;
-        assert!(told.contains("a loopback address") && told.contains("spec.modules.addresses"), "{told}");
+        let error = refused(module.clone(), json!({})).await;
+        assert!(error.contains("a loopback address") && error.contains("spec.modules.addresses"), "{error}");
     }
     for (host, kind) in [
         ("169.254.169.254", "the address of a cloud's metadata"),
@@ -339,8 +339,8 @@ async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address
         ("[::ffff:127.0.0.1]", "a loopback address"),
     ] {
         let module = json!({"url": format!("https://{host}/a"), "sha256": digest});
-        let told = refused(module, json!({"addresses": ["public", "private"]})).await;
-        assert!(told.contains(kind), "{told}");
+        let error = refused(module, json!({"addresses": ["public", "private"]})).await;
+        assert!(error.contains(kind), "{error}");
     }
     assert_eq!(registry.asked(), Vec::<String>::new());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -352,11 +352,11 @@ async fn nothing_is_asked_at_an_address_that_the_settings_do_not_name_by_address
         std::future::pending::<()>().await;
     };
     let module = json!({"url": format!("http://{}/a", listener.local_addr().unwrap()), "sha256": digest});
-    let told = tokio::select! {
+    let error = tokio::select! {
         () = leads => unreachable!("it waits for ever"),
-        told = refused(module, json!({"addresses": ["loopback"]})) => told,
+        error = refused(module, json!({"addresses": ["loopback"]})) => error,
     };
-    assert!(told.contains("cloud's metadata"), "{told}");
+    assert!(error.contains("cloud's metadata"), "{error}");
 }
 
 #[tokio::test]
@@ -369,7 +369,7 @@ async fn an_answer_that_announces_no_length_stays_within_what_is_allowed() {
         stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
         let piece = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
         let mut sent = 0;
-        // Until the client has had enough.
+        // Sends until the client closes the connection.
         while stream.write_all(piece.as_bytes()).await.is_ok() {
             sent += 0x10000;
         }
@@ -377,8 +377,8 @@ async fn an_answer_that_announces_no_length_stays_within_what_is_allowed() {
     };
     let host = plain();
     let (sent, pulled) = tokio::join!(endless, pull(&name, &host));
-    let told = pulled.unwrap_err().to_string();
-    assert!(told.starts_with(&name) && told.contains("1048576 are allowed"), "{told}");
-    // What lies in the buffers of both ends was sent, too.
+    let error = pulled.unwrap_err().to_string();
+    assert!(error.starts_with(&name) && error.contains("1048576 are allowed"), "{error}");
+    // The buffers of both ends count as sent, too.
     assert!((1 << 20..32 << 20).contains(&sent), "{sent} bytes were sent");
 }

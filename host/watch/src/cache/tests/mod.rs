@@ -67,7 +67,7 @@ struct ModelObject {
     submitter: Option<String>,
     phase: String,
     attempt: u32,
-    /// 0 in a document that does not say so.
+    /// 0 if the document has no creation time.
     created_s: u32,
 }
 

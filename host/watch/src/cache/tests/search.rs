@@ -29,7 +29,7 @@ fn searched(search: Option<SearchText>) -> ObjectSelection {
 fn a_search_reads_no_more_documents_than_its_bound_and_says_how_far_it_came() {
     let mut cache = cache();
     for seq in 1..=5_000 {
-        // Its signature rules nothing out.
+        // The object's signature excludes no search.
         let labels = [("mirror".to_owned(), "redis://u:hush@h".to_owned())].into();
         let model = ModelObject { name: format!("x{seq}"), seq, labels, ..ModelObject::default() };
         model.put(&mut cache, &format!("u{seq}"), PutForm::Plain);
@@ -105,7 +105,7 @@ fn model() -> impl Strategy<Value = ModelObject> {
     })
 }
 
-/// By a look at every object.
+/// Searches by reading every object.
 fn looked_through(
     cache: &ObjectCache,
     models: &BTreeMap<String, ModelObject>,

@@ -36,7 +36,7 @@ pub enum InstallError {
     Unreadable(serde_json::Error),
     #[error(transparent)]
     Unwritable(serde_json::Error),
-    /// The caller can't change what is there.
+    /// The caller can't change the existing ConfigMap.
     #[error(transparent)]
     Change(BoxedError),
 }
@@ -62,17 +62,17 @@ pub async fn install_config_map(
     let namespace = wanted.metadata.namespace.clone().unwrap_or_default();
     let name = wanted.metadata.name.clone().unwrap_or_default();
     let maps = config_maps(&namespace);
-    let Some(there) = find(&api, &maps.clone().with_member(&name)).await? else {
+    let Some(existing) = find(&api, &maps.clone().with_member(&name)).await? else {
         write(&api, Method::POST, &writing_address(maps, dry_run), &wanted).await?;
         return Ok(InstallResult::Created);
     };
-    let take = |there: &mut ConfigMap| {
-        there.data = wanted.data;
-        there.binary_data = wanted.binary_data;
-        there.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
+    let take = |existing: &mut ConfigMap| {
+        existing.data = wanted.data;
+        existing.binary_data = wanted.binary_data;
+        existing.metadata.labels.get_or_insert_default().extend(wanted.metadata.labels.unwrap_or_default());
         Ok(())
     };
-    replace_existing(&api, &maps.with_member(&name), there, label, dry_run, take).await
+    replace_existing(&api, &maps.with_member(&name), existing, label, dry_run, take).await
 }
 
 /// Changes the data of an existing ConfigMap with this label.
@@ -85,10 +85,11 @@ pub async fn change_config_map(
 ) -> Result<InstallResult, InstallError> {
     let api = signed_in.api_client();
     let address = config_maps(namespace).with_member(name);
-    let there = find(&api, &address).await?.ok_or(InstallError::Missing)?;
-    let of_data =
-        |there: &mut ConfigMap| change(there.data.get_or_insert_default()).map_err(InstallError::Change);
-    replace_existing(&api, &address, there, label, dry_run, of_data).await
+    let existing = find(&api, &address).await?.ok_or(InstallError::Missing)?;
+    let of_data = |existing: &mut ConfigMap| {
+        change(existing.data.get_or_insert_default()).map_err(InstallError::Change)
+    };
+    replace_existing(&api, &address, existing, label, dry_run, of_data).await
 }
 
 fn config_maps(namespace: &str) -> RequestAddress {
@@ -104,21 +105,21 @@ fn writing_address(address: RequestAddress, dry_run: bool) -> RequestAddress {
 async fn replace_existing(
     api: &ApiClient,
     address: &RequestAddress,
-    mut there: ConfigMap,
+    mut existing: ConfigMap,
     label: &str,
     dry_run: bool,
     change: impl FnOnce(&mut ConfigMap) -> Result<(), InstallError>,
 ) -> Result<InstallResult, InstallError> {
-    if !there.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label)) {
+    if !existing.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label)) {
         return Err(InstallError::Foreign(label.to_owned()));
     }
-    let before = there.clone();
-    change(&mut there)?;
-    if there == before {
+    let before = existing.clone();
+    change(&mut existing)?;
+    if existing == before {
         return Ok(InstallResult::Unchanged);
     }
     // Sent with the version that was read, so that a concurrent change is not overwritten.
-    write(api, Method::PUT, &writing_address(address.clone(), dry_run), &there).await?;
+    write(api, Method::PUT, &writing_address(address.clone(), dry_run), &existing).await?;
     Ok(InstallResult::Configured)
 }
 

@@ -82,13 +82,13 @@ impl SnapshotTable<'_> {
         change(&mut selected[place]);
         let maps: BTreeMap<_, _> = selected
             .iter()
-            .flat_map(|one| one.maps.values())
+            .flat_map(|maps| maps.maps.values())
             .map(|map| (map.name.clone(), map.clone()))
             .collect();
         let snapshot = ConfigMapSnapshot {
-            synced: selected.iter().all(|one| one.synced),
+            synced: selected.iter().all(|maps| maps.synced),
             maps: maps.into_values().collect(),
-            condition: selected.iter().find_map(|one| one.condition.clone()),
+            condition: selected.iter().find_map(|maps| maps.condition.clone()),
         };
         self.out.send_if_modified(|held| {
             let news = *held != snapshot;

@@ -232,9 +232,9 @@ mod tests {
         let about =
             ConfigMapDoc { name: "p".into(), resource_version: "7".into(), ..ConfigMapDoc::default() };
         let say = |about: &ConfigMapDoc, message: &str| {
-            let said =
+            let name_of =
                 event_manifest("ns", about, EventType::Warning, "Refused", message, Timestamp::UNIX_EPOCH);
-            (said["metadata"]["name"].clone(), said["message"].as_str().unwrap_or_default().len())
+            (name_of["metadata"]["name"].clone(), name_of["message"].as_str().unwrap_or_default().len())
         };
         assert_eq!(say(&about, "m"), say(&about, "m"));
         let changed = ConfigMapDoc { resource_version: "8".into(), ..about.clone() };

@@ -63,7 +63,7 @@ pub struct LeadershipHandle {
     views: watch::Receiver<LeaseView>,
     identity: String,
     /// The last value that `changed` returned.
-    told: LeaseStanding,
+    last_returned: LeaseStanding,
 }
 
 impl std::fmt::Debug for LeadershipHandle {
@@ -77,8 +77,8 @@ impl std::fmt::Debug for LeadershipHandle {
 
 impl LeadershipHandle {
     pub(super) fn new(views: watch::Receiver<LeaseView>, identity: String) -> Self {
-        let told = views.borrow().standing_at(Instant::now());
-        Self { views, identity, told }
+        let last_returned = views.borrow().standing_at(Instant::now());
+        Self { views, identity, last_returned }
     }
 
     /// The name of this process in the Lease.
@@ -111,8 +111,8 @@ impl LeadershipHandle {
                 let view = self.views.borrow_and_update();
                 (view.standing_at(Instant::now()), view.hold.map(|hold| hold.until))
             };
-            if standing != self.told {
-                self.told = standing.clone();
+            if standing != self.last_returned {
+                self.last_returned = standing.clone();
                 return standing;
             }
             let held = matches!(standing.role, LeaseRole::Held { .. });
@@ -122,14 +122,14 @@ impl LeadershipHandle {
                     _ => std::future::pending().await,
                 }
             };
-            let told = async {
+            let view_change = async {
                 if self.views.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
             tokio::select! {
                 () = runs_out => {}
-                () = told => {}
+                () = view_change => {}
             }
         }
     }

@@ -255,10 +255,10 @@ impl LeaseElector {
     /// as the same term.
     fn change_machine<T>(&mut self, change: impl FnOnce(&mut LeaseMachine, Instant) -> T) -> T {
         let (machine, condition, since) = (&mut self.machine, &self.condition, &mut self.leaderless_since);
-        let (mut role, mut told) = (None, None);
+        let (mut role, mut new_view) = (None, None);
         self.views.send_if_modified(|held| {
             let now = Instant::now();
-            told = Some(change(machine, now));
+            new_view = Some(change(machine, now));
             let mut view = lease_view(machine, condition.clone(), now);
             *since = match view.role_at(now) {
                 LeaseRole::Unknown { .. } => since.or(Some(now)),
@@ -274,7 +274,7 @@ impl LeaseElector {
             log_role_change(&self.lease, &self.logged, &role);
             self.logged = role;
         }
-        told.expect("the closure is called once")
+        new_view.expect("the closure is called once")
     }
 
     async fn release_lease(&mut self, why: &str) {

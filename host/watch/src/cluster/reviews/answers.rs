@@ -1,4 +1,5 @@
-//! The bodies of reviews, and the meaning of their answers. Anything that an answer leaves out counts as no.
+//! Builds the bodies of reviews, and interprets their answers. Anything that an answer leaves out counts as
+//! no.
 
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
@@ -55,7 +56,7 @@ fn resource_attributes(attempt: &AccessAttempt) -> ResourceAttributes {
     }
 }
 
-/// Asks whether the caller may do it.
+/// Asks whether the caller itself has a right.
 pub fn self_review(attempt: &AccessAttempt) -> SelfSubjectAccessReview {
     let resource_attributes = Some(resource_attributes(attempt));
     let spec = SelfSubjectAccessReviewSpec { resource_attributes, non_resource_attributes: None };

@@ -1,4 +1,4 @@
-//! Asks the API server whose token it is, what a person may do, and which namespaces exist.
+//! Asks the API server to whom a token belongs, what a person may do, and which namespaces exist.
 //!
 //! The API server is the only authority on rights, so nothing is decided here, and an answer that leaves
 //! something out counts as no. Nothing is cached: the portal decides how long an answer is valid. Each

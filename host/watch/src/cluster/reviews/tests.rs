@@ -46,9 +46,9 @@ fn right_status(status: &Value) -> (u16, Value) {
     (201, with(kind, json!({"spec": {}, "status": status})))
 }
 
-fn with(mut value: Value, more: Value) -> Value {
-    let Value::Object(more) = more else { panic!("no object") };
-    value.as_object_mut().unwrap().extend(more);
+fn with(mut value: Value, fields: Value) -> Value {
+    let Value::Object(fields) = fields else { panic!("no object") };
+    value.as_object_mut().unwrap().extend(fields);
     value
 }
 
@@ -166,8 +166,8 @@ async fn a_namespace_without_a_uid_or_an_age_is_no_answer() {
         (json!({"name": "ml", "creationTimestamp": "2026-11-20T13:45:11Z"}), None),
     ] {
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
-        let told = AskedQuestions::default().reviews(vec![(200, namespace)]).find_namespace("ml").await;
-        assert_eq!(told.ok().flatten(), live, "{metadata}");
+        let result = AskedQuestions::default().reviews(vec![(200, namespace)]).find_namespace("ml").await;
+        assert_eq!(result.ok().flatten(), live, "{metadata}");
     }
 }
 
@@ -175,12 +175,12 @@ async fn a_namespace_without_a_uid_or_an_age_is_no_answer() {
 async fn a_refusal_names_the_right_and_the_role_that_has_it() {
     let refusal = |code: u16| (code, json!({"kind": "Status", "reason": "r", "message": "m", "code": code}));
     let reviews = AskedQuestions::default().reviews(vec![refusal(403); 3]);
-    let told = [
+    let messages = [
         reviews.authenticate_token("t").await.unwrap_err(),
         reviews.allows_attempt(&ann(), &attempt("jobs")).await.unwrap_err(),
         reviews.find_namespace("ml").await.unwrap_err(),
     ];
-    for (error, right) in told.iter().zip(["tokenreviews", "subjectaccessreviews", "get namespaces"]) {
+    for (error, right) in messages.iter().zip(["tokenreviews", "subjectaccessreviews", "get namespaces"]) {
         assert!(matches!(error, ReviewError::Forbidden(_)), "{error}");
         assert!(
             error.to_string().contains(right) && error.to_string().contains("kubewitness-reviews"),
@@ -206,8 +206,8 @@ async fn an_answer_of_another_kind_or_over_its_size_is_none() {
     let mut large = known(&[AUDIENCE]);
     large["user"]["groups"] = json!(["g".repeat(BYTES)]);
     for answer in [(201, pod), token_status(&large)] {
-        let told = AskedQuestions::default().reviews(vec![answer]).authenticate_token("t").await;
-        assert!(matches!(told, Err(ReviewError::Unavailable(_))), "{told:?}");
+        let result = AskedQuestions::default().reviews(vec![answer]).authenticate_token("t").await;
+        assert!(matches!(result, Err(ReviewError::Unavailable(_))), "{result:?}");
     }
 }
 
@@ -221,8 +221,8 @@ async fn questions_that_get_no_answer_are_given_up_and_are_no_more_than_their_bo
     });
     let reviews = ReviewClient::with_api(ApiClient::new(kube::Client::new(service, "default")));
     let begun = tokio::time::Instant::now();
-    let told = join_all((0..3 * AT_ONCE).map(|_| reviews.find_namespace("ml"))).await;
+    let results = join_all((0..3 * AT_ONCE).map(|_| reviews.find_namespace("ml"))).await;
     assert_eq!(begun.elapsed(), WITHIN);
-    assert!(told.iter().all(|told| matches!(told, Err(ReviewError::Unavailable(_)))));
+    assert!(results.iter().all(|result| matches!(result, Err(ReviewError::Unavailable(_)))));
     assert_eq!(most.load(Ordering::SeqCst), AT_ONCE);
 }

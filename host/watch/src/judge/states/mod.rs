@@ -46,9 +46,9 @@ pub(crate) struct StateMaker {
 pub(crate) enum EventOrigin<'a> {
     /// In a list, or from the past. The next version is not expected soon.
     Listed,
-    /// Read back. The watch may have brought a newer version meanwhile.
+    /// Read back from the past. The watch may have delivered a newer version meanwhile.
     ReadBack,
-    /// As a change.
+    /// Delivered by the watch as a change.
     Watched(WatchedTimes<'a>),
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct WatchedTimes<'a> {
     pub opened: Option<&'a Version>,
 }
 
-/// The outcome of an event.
+/// The result of an event.
 pub(crate) enum EventOutcome {
     Poison,
     Taken(Version),
@@ -75,13 +75,13 @@ struct EventObject<'a> {
     envelope: ObjectEnvelope<'a>,
     version: Version,
     document: Bytes,
-    came: EventOrigin<'a>,
+    origin: EventOrigin<'a>,
     event: JudgedEvent,
-    /// The former status of an object that no longer exists. It is journaled, never shown.
+    /// The former status of an object that no longer exists. It is journaled, but never shown.
     past: Option<PastState>,
 }
 
-/// The predecessor of a state that says nothing about the present.
+/// The predecessor of a state from the past.
 #[derive(Default)]
 struct PastState {
     status: Option<Arc<Status>>,
@@ -117,25 +117,25 @@ impl StateMaker {
     }
 
     /// Takes an object that was listed or read back.
-    pub fn take_item(&mut self, document: Bytes, came: EventOrigin<'_>, event: JudgedEvent) {
+    pub fn take_item(&mut self, document: Bytes, origin: EventOrigin<'_>, event: JudgedEvent) {
         let bytes = document.clone();
         match project::read_envelope(&bytes) {
             Ok(envelope) => {
                 // Missed versions before it have been searched for already.
-                self.observe_object(&bytes, document, envelope, came, event, None);
+                self.observe_object(&bytes, document, envelope, origin, event, None);
             }
             Err(error) => self.keep_poison(document, &error.to_string()),
         }
     }
 
-    /// Takes an object with its envelope. If it is none of this kind, `raw` is kept. A watch's checkpoint
-    /// counts the version, if there is one.
+    /// Takes an object with its envelope. If it is not an object of this kind, `raw` is kept as a poison
+    /// message. The version, if the watch has one, counts for the checkpoint.
     pub fn observe_object(
         &mut self,
         raw: &Bytes,
         document: Bytes,
         envelope: ObjectEnvelope<'_>,
-        came: EventOrigin<'_>,
+        origin: EventOrigin<'_>,
         event: JudgedEvent,
         complete: Option<&Version>,
     ) -> EventOutcome {
@@ -145,14 +145,14 @@ impl StateMaker {
         }
         let version = Version::new(&envelope.resource_version);
         let document = with_kind(document, &envelope, &self.parts.spec.api_version, &self.parts.spec.kind);
-        let seen = EventObject { envelope, version: version.clone(), document, came, event, past: None };
+        let seen = EventObject { envelope, version: version.clone(), document, origin, event, past: None };
         match self.apply_event(seen, complete) {
             None => EventOutcome::Taken(version),
             Some(moved) => EventOutcome::Waits(version, moved),
         }
     }
 
-    /// Keeps bytes that were not an object, as they are, and counts them.
+    /// Keeps bytes that are not an object, and counts them.
     pub fn keep_poison(&mut self, raw: Bytes, error: &str) {
         count(&self.parts.shared.counters.poison, 1);
         let mut cut = error.len().min(ERROR_TEXT);
@@ -164,8 +164,8 @@ impl StateMaker {
         self.batch.poison.push(PoisonMessage { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 
-    /// Returns `Some` if the event was not taken: it shows that an earlier one never came, or came out of
-    /// order.
+    /// Returns `Some` if the event was not taken because it shows that an earlier event was lost or came out
+    /// of order.
     fn apply_event(&mut self, seen: EventObject<'_>, complete: Option<&Version>) -> Option<MovedObject> {
         let ObjectEnvelope { uid, namespace, name, .. } = &seen.envelope;
         let (known, rival) = self.batch.known_and_rival(&self.parts.shared.read(), uid, namespace, name);
@@ -177,11 +177,11 @@ impl StateMaker {
             self.keep_poison(seen.document, &error);
             return None;
         }
-        let watched = match seen.came {
+        let watched = match seen.origin {
             EventOrigin::Watched(watched) => Some(watched),
             EventOrigin::Listed | EventOrigin::ReadBack => None,
         };
-        let beginning = matches!(seen.came, EventOrigin::ReadBack).then(|| seen.version.first_of_history());
+        let beginning = matches!(seen.origin, EventOrigin::ReadBack).then(|| seen.version.first_of_history());
         let judgement = judge_event(
             &ObservedEvent {
                 event: seen.event,
@@ -199,12 +199,12 @@ impl StateMaker {
                     self.missed_object(seen, Some((rival.object, CompleteSince::since_floor(rival.version)))),
                 );
             }
-            // What another history did to it is not known.
+            // It is unknown what happened to the object in the other history.
             self.take_unwatched_end(&rival, Version::new(""));
         }
         let counters = &self.parts.shared.counters;
-        // Without a selector a source sees an object from its beginning. With one, an object that ends in the
-        // selector was in it.
+        // Without a selector, a source sees an object from its beginning. With a selector, an object that
+        // ends inside of it was in it before.
         let is_later = watched.is_some_and(|watched| {
             seen.event == JudgedEvent::Deleted || watched.modifies && self.parts.spec.match_labels.is_empty()
         });
@@ -236,7 +236,7 @@ impl StateMaker {
         None
     }
 
-    /// An object of which earlier versions are missing. Any watch may have lost its beginning.
+    /// An object with missing earlier versions. Any watch may have lost its beginning.
     fn missed_object(
         &self,
         seen: EventObject<'_>,
@@ -244,7 +244,7 @@ impl StateMaker {
     ) -> MovedObject {
         let object = Arc::new(object_reference(&self.parts, &seen.envelope));
         let is_beginning = seen.event == JudgedEvent::Present
-            && matches!(seen.came, EventOrigin::Watched(watched) if !watched.modifies);
+            && matches!(seen.origin, EventOrigin::Watched(watched) if !watched.modifies);
         let below = seen.version.directly_before().filter(|_| is_beginning);
         let since = match (&rival, below) {
             (_, Some(below)) => CompleteSince::since_floor(below),
@@ -258,8 +258,8 @@ impl StateMaker {
 
     fn push_state(&mut self, change: Change, seen: EventObject<'_>, known: Option<&KnownObjects>) {
         let made;
-        let outline = match seen.came {
-            // An envelope without a kind belongs to a document that was given one afterwards.
+        let outline = match seen.origin {
+            // An envelope without a kind belongs to a document to which the kind was added afterwards.
             EventOrigin::Watched(WatchedTimes { outline, .. })
                 if !outline.is_empty() && !seen.envelope.kind.is_empty() =>
             {
@@ -290,7 +290,7 @@ impl StateMaker {
             };
         let base = known.and_then(KnownObjects::document_hint);
         let (version, document) = (seen.version, seen.document);
-        let has_recent = matches!(seen.came, EventOrigin::Watched(_)) && document.len() <= RECENT_DOCUMENT;
+        let has_recent = matches!(seen.origin, EventOrigin::Watched(_)) && document.len() <= RECENT_DOCUMENT;
         let keys = outline.filter(|_| has_recent && change == Change::Present && !past).map(|outline| {
             let before = known.and_then(|known| known.keys.as_ref());
             self.keyer.next(&object, owner.as_deref(), &document, outline, before)
@@ -313,7 +313,7 @@ impl StateMaker {
         self.push(made, None);
     }
 
-    /// Takes the end of an object whose deletion was not watched. It has no last content.
+    /// Takes the end of an object whose deletion was not watched. Its last content is unknown.
     fn take_unwatched_end(&mut self, known: &KnownObjects, version: Version) {
         let made = NewState {
             change: Change::Gone,

@@ -24,11 +24,11 @@ impl StateMaker {
         match project::read_envelope(&bytes) {
             Ok(envelope) => {
                 let version = Version::new(&envelope.resource_version);
-                let (came, event, past) =
+                let (origin, event, past) =
                     (EventOrigin::Listed, JudgedEvent::Present, Some(PastState::default()));
                 self.push_state(
                     Change::Present,
-                    EventObject { envelope, version, document, came, event, past },
+                    EventObject { envelope, version, document, origin, event, past },
                     None,
                 );
             }
@@ -39,7 +39,7 @@ impl StateMaker {
     /// Takes an object that a comparison no longer found.
     pub fn take_vanished(&mut self, object: &ObjectRef, version: Option<Version>) {
         let known = self.batch.known_object(&self.parts.shared.read(), &object.uid);
-        // A new uid under its name may have shown its end meanwhile.
+        // A new uid with its name may have shown its end meanwhile.
         if let Some(known) = known {
             self.take_unwatched_end(&known, version.unwrap_or_else(|| Version::new("")));
         }
@@ -86,7 +86,7 @@ impl StateMaker {
         }
     }
 
-    /// Takes the whole life of an unknown object, in one batch.
+    /// Takes the whole life of an unknown object in one batch.
     pub fn take_life(&mut self, life: UnwitnessedLife) {
         let object = Arc::new(life.object);
         let mut shown = None;
@@ -138,8 +138,8 @@ impl StateMaker {
             return;
         }
         let version = Version::new(&envelope.resource_version);
-        let (came, event) = (EventOrigin::Listed, JudgedEvent::Present);
-        let mut seen = EventObject { envelope, version, document, came, event, past: None };
+        let (origin, event) = (EventOrigin::Listed, JudgedEvent::Present);
+        let mut seen = EventObject { envelope, version, document, origin, event, past: None };
         if survives {
             self.apply_event(seen, None);
         } else {

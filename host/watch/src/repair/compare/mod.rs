@@ -422,7 +422,7 @@ impl ListComparison {
 }
 
 /// Whether two documents have the same content, regardless of the order of members.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
+fn is_same(first: &[u8], second: &[u8]) -> bool {
     let read = |bytes| serde_json::from_slice::<serde_json::Value>(bytes).ok();
-    one == other || read(one).is_some_and(|one| Some(one) == read(other))
+    first == second || read(first).is_some_and(|first| Some(first) == read(second))
 }

@@ -18,8 +18,8 @@ use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput};
 use crate::source::life::UnwitnessedLife;
 use crate::source::missing::{MissingVersions, reason};
 
-/// At how many versions one object is searched for whose creation nobody saw, and their sum over all objects.
-/// The same number is allowed for former objects of its name.
+/// The most versions at which one object is searched for whose creation nobody saw, and the most for all
+/// objects together. The same number is allowed for former objects of its name.
 const LOOKED_FOR: u64 = 64;
 const LOOKED_FOR_ALL: u64 = 1024;
 
@@ -36,9 +36,9 @@ impl ListComparison {
     /// Takes one object. If its name belonged to another object, it waits until that one's end is known.
     pub(super) async fn take_relisted(&mut self, found: RelistedObject) -> Result<(), ListFailure> {
         self.at_once += 1;
-        if self.base.is_some() && self.told_above(&found.version, &found.object.uid).await.is_some() {
-            // A list that a kill interrupted reported this object as it was then. The history before it can't
-            // be read.
+        if self.base.is_some() && self.reported_above(&found.version, &found.object.uid).await.is_some() {
+            // A list that was interrupted by a kill reported this object as it was then. Its earlier history
+            // can't be read.
             return Err(self.note_baseless(&found.object));
         }
         let bearer = self.parts.shared.read().brief_of_name(&found.object.namespace, &found.object.name);
@@ -163,8 +163,8 @@ impl ListComparison {
     /// The part of an object's history below a version that can no longer be read.
     async fn missing_of(&self, object: &ObjectRef, version: &Version) -> Option<MissingVersions> {
         let base = self.base.as_ref().filter(|base| base.at != base.common && !base.is_the_beginning())?;
-        let told = self.told_above(&base.common, &object.uid).await;
-        let floor = told.as_ref().unwrap_or(&base.common);
+        let reported = self.reported_above(&base.common, &object.uid).await;
+        let floor = reported.as_ref().unwrap_or(&base.common);
         if !is_above(version, floor) {
             return None;
         }
@@ -173,18 +173,18 @@ impl ListComparison {
 
     /// The known version of an object, if it is newer than the floor and was reported in this epoch: by a
     /// list that was killed, or before compaction.
-    async fn told_above(&self, floor: &Version, uid: &str) -> Option<Version> {
+    async fn reported_above(&self, floor: &Version, uid: &str) -> Option<Version> {
         let (parts, epoch) = (&self.parts, self.parts.shared.lock_live().epoch);
         let held = parts.shared.read().brief_by_uid(uid)?.resource_version;
         // The journal is only asked about a few objects.
         let number = held.as_number().filter(|_| is_above(&held, floor))?;
-        let told = parts
+        let former_end = parts
             .witness
             .newest_version_within(&parts.spec.name, epoch, number..=number)
             .await
             .ok()
             .flatten()?;
-        (told.object.uid == uid).then_some(held)
+        (former_end.object.uid == uid).then_some(held)
     }
 
     async fn send_story(&self, steps: Vec<StoryStep>) -> Result<(), WriterClosed> {
@@ -197,8 +197,8 @@ fn is_above(version: &Version, floor: &Version) -> bool {
     floor.as_str().is_empty() || version.is_newer_than(floor)
 }
 
-fn has_name_of(one: &ObjectRef, other: &ObjectRef) -> bool {
-    one.name == other.name && one.namespace == other.namespace
+fn has_name_of(first: &ObjectRef, second: &ObjectRef) -> bool {
+    first.name == second.name && first.namespace == second.namespace
 }
 
 /// Searches for an object whose creation nobody saw. It existed at the first list, entered the selector

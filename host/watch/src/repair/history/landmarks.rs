@@ -41,7 +41,7 @@ enum LandmarkMatch {
     Same,
     Other,
     /// The server can't answer.
-    Untold,
+    Unanswered,
 }
 
 /// Whether the server has something else at the version of a landmark.
@@ -59,7 +59,7 @@ pub(crate) async fn are_elsewhere(
             LandmarkMatch::Same => {}
             // Older versions are compacted, too, and a server that can't answer for one can't answer for the
             // others.
-            LandmarkMatch::Untold => return false,
+            LandmarkMatch::Unanswered => return false,
         }
     }
     false
@@ -73,28 +73,28 @@ async fn match_landmark(
     let address = resource.of_name_at(&landmark.object, &landmark.version);
     match fetch_at_version(parts, &address, &landmark.version).await {
         Some(answer) => compare_answer(landmark, &answer, &parts.spec.api_version),
-        None => LandmarkMatch::Untold,
+        None => LandmarkMatch::Unanswered,
     }
 }
 
 /// `api_version` is the requested version of the API.
 fn compare_answer(landmark: &VersionLandmark, answer: &[u8], api_version: &str) -> LandmarkMatch {
-    let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Untold };
+    let Ok(page) = project::list_page(answer) else { return LandmarkMatch::Unanswered };
     // A server that does not know the parameters answers with the present objects.
     if page.resource_version != landmark.version.as_str() {
-        return LandmarkMatch::Untold;
+        return LandmarkMatch::Unanswered;
     }
     let Some(item) = page.items.first() else { return LandmarkMatch::Other };
-    let Ok(found) = project::read_envelope(item) else { return LandmarkMatch::Untold };
+    let Ok(found) = project::read_envelope(item) else { return LandmarkMatch::Unanswered };
     if found.name != *landmark.object.name || found.namespace != *landmark.object.namespace {
-        return LandmarkMatch::Untold;
+        return LandmarkMatch::Unanswered;
     }
     if found.uid != *landmark.object.uid || found.resource_version != landmark.version.as_str() {
         return LandmarkMatch::Other;
     }
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let (Some(found), Some(held)) = (read(item), read(&landmark.document)) else {
-        return LandmarkMatch::Untold;
+        return LandmarkMatch::Unanswered;
     };
     if is_another_write(&found, &held) {
         return LandmarkMatch::Other;
@@ -114,9 +114,9 @@ fn compare_answer(landmark: &VersionLandmark, answer: &[u8], api_version: &str) 
 
 /// Whether two documents of one version can't be the same write. A value that one of them lacks proves
 /// nothing.
-fn is_another_write(one: &Value, other: &Value) -> bool {
-    let differ = |mark: &str| matches!((one.pointer(mark), other.pointer(mark)), (Some(one), Some(other)) if one != other);
-    let (mine, others) = (write_times(one), write_times(other));
+fn is_another_write(witnessed: &Value, answered: &Value) -> bool {
+    let differ = |mark: &str| matches!((witnessed.pointer(mark), answered.pointer(mark)), (Some(witnessed), Some(answered)) if witnessed != answered);
+    let (mine, others) = (write_times(witnessed), write_times(answered));
     let other_time = !mine.is_empty() && !others.is_empty() && mine != others;
     other_time || ["/metadata/creationTimestamp", "/metadata/generation"].into_iter().any(differ)
 }
@@ -163,17 +163,22 @@ pub(crate) async fn fetch_at_version(
 
 /// Whether two documents contradict each other. A field that one of them lacks is not a difference: an
 /// upgraded server adds defaults to old versions.
-fn contradict_each_other(one: &Value, other: &Value) -> bool {
-    match (one, other) {
-        (Value::Object(one), Value::Object(other)) => {
-            let mut common = one.iter().filter(|(key, _)| *key != "managedFields");
-            common.any(|(key, value)| other.get(key).is_some_and(|there| contradict_each_other(value, there)))
+fn contradict_each_other(witnessed: &Value, answered: &Value) -> bool {
+    match (witnessed, answered) {
+        (Value::Object(witnessed), Value::Object(answered)) => {
+            let mut common = witnessed.iter().filter(|(key, _)| *key != "managedFields");
+            common.any(|(key, value)| {
+                answered.get(key).is_some_and(|there| contradict_each_other(value, there))
+            })
         }
-        (Value::Array(one), Value::Array(other)) => {
-            one.len() != other.len()
-                || one.iter().zip(other).any(|(one, other)| contradict_each_other(one, other))
+        (Value::Array(witnessed), Value::Array(answered)) => {
+            witnessed.len() != answered.len()
+                || witnessed
+                    .iter()
+                    .zip(answered)
+                    .any(|(witnessed, answered)| contradict_each_other(witnessed, answered))
         }
-        (one, other) => one != other,
+        (witnessed, answered) => witnessed != answered,
     }
 }
 

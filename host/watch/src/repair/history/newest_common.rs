@@ -363,10 +363,10 @@ mod tests {
 
     #[test]
     fn a_write_that_only_takes_something_away_does_not_say_when_it_was_made() {
-        let (one, later) = (Some("2026-01-01T00:00:01Z"), Some("2026-01-01T00:00:02Z"));
-        assert!(has_moved(&written(one, 1), &written(later, 1)));
-        assert!(has_moved(&written(None, 1), &written(one, 1)));
-        assert!(!has_moved(&written(one, 1), &written(one, 2)));
+        let (earlier, later) = (Some("2026-01-01T00:00:01Z"), Some("2026-01-01T00:00:02Z"));
+        assert!(has_moved(&written(earlier, 1), &written(later, 1)));
+        assert!(has_moved(&written(None, 1), &written(earlier, 1)));
+        assert!(!has_moved(&written(earlier, 1), &written(earlier, 2)));
         assert!(!has_moved(&written(None, 1), &written(None, 2)));
     }
 }

@@ -105,13 +105,13 @@ impl SweepCounts {
         self.births.dedup();
     }
 
-    pub fn learn_versions(&mut self, told: impl IntoIterator<Item = KnownVersions>) {
-        for told in told {
-            let unsure = told.unsure;
-            self.accounted.extend(told.versions.into_iter().filter(|version| Some(*version) != unsure));
+    pub fn learn_versions(&mut self, objects: impl IntoIterator<Item = KnownVersions>) {
+        for object in objects {
+            let unsure = object.unsure;
+            self.accounted.extend(object.versions.into_iter().filter(|version| Some(*version) != unsure));
             self.unsure.extend(unsure);
-            self.births.extend(told.born);
-            self.deaths.extend(told.died);
+            self.births.extend(object.born);
+            self.deaths.extend(object.died);
         }
         self.sort_and_dedup();
     }

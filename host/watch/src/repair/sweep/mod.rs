@@ -58,7 +58,7 @@ pub(crate) struct VersionSweep<'a> {
     parts: Arc<SourceParts>,
     exact: OldVersions,
     outage: WatchOutage,
-    told: Vec<KnownVersions>,
+    known_versions: Vec<KnownVersions>,
     reporter: &'a mut RepairReporter,
     /// This version has no successor that could serve as the bound.
     by_names: bool,
@@ -68,7 +68,7 @@ impl<'a> VersionSweep<'a> {
     pub fn new(
         exact: OldVersions,
         mut outage: WatchOutage,
-        told: Vec<KnownVersions>,
+        known_versions: Vec<KnownVersions>,
         met: &[String],
         reporter: &'a mut RepairReporter,
     ) -> Self {
@@ -76,7 +76,7 @@ impl<'a> VersionSweep<'a> {
             outage.known.insert(uid);
         }
         let parts = exact.source_parts();
-        Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, told, reporter }
+        Self { by_names: !parts.spec.match_labels.is_empty(), parts, exact, outage, known_versions, reporter }
     }
 
     /// Returns the holes that stay unknown.
@@ -99,7 +99,7 @@ impl<'a> VersionSweep<'a> {
             return Ok(vec![hole]);
         };
         let mut sweep = SweepCounts::new(after, listed, self.outage.expected);
-        sweep.learn_versions(std::mem::take(&mut self.told));
+        sweep.learn_versions(std::mem::take(&mut self.known_versions));
         if sweep.is_needed() {
             let swept = match self.can_end(&sweep, after).await {
                 false => Err(SweepMiss::Over(reason::BUDGET, TOO_MANY.to_string())),
@@ -309,7 +309,7 @@ impl<'a> VersionSweep<'a> {
             if self.outage.known.contains(&met.uid) {
                 continue;
             }
-            if self.was_told(&met.uid).await {
+            if self.was_reported(&met.uid).await {
                 self.outage.known.insert(&met.uid);
                 continue;
             }
@@ -331,7 +331,7 @@ impl<'a> VersionSweep<'a> {
 
     /// Whether a round that was killed has already reported the object. Then versions that were compacted
     /// since are not a hole.
-    async fn was_told(&self, uid: &str) -> bool {
+    async fn was_reported(&self, uid: &str) -> bool {
         let epoch = self.parts.shared.lock_live().epoch;
         end_of_former(&self.parts, epoch, uid).await == FormerEnd::Ended
     }

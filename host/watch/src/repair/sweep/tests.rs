@@ -78,13 +78,13 @@ fn swept_with(
     let known: Vec<usize> = (0..store.objects.len()).filter(|i| is_known(&store.objects[*i])).collect();
     let mut sweep = SweepCounts::new(after, listed, Some(store.count(after)));
     sweep.learn_versions(known.iter().map(|i| {
-        let told = store.objects[*i].known_versions(after);
+        let versions = store.objects[*i].known_versions(after);
         if certain(*i) {
-            told
+            versions
         } else {
             KnownVersions {
-                unsure: Some(told.versions[0]),
-                versions: told.versions,
+                unsure: Some(versions.versions[0]),
+                versions: versions.versions,
                 ..KnownVersions::default()
             }
         }

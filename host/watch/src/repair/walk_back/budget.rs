@@ -17,7 +17,7 @@ pub(crate) struct RequestBudget {
 
 #[derive(Default)]
 struct BudgetState {
-    /// How long the server has been unreachable in total, and since when it is.
+    /// How long the server has been unreachable in total, and since when it is unreachable now.
     away: Duration,
     away_since: Option<Instant>,
 }

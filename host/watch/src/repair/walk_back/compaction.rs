@@ -47,7 +47,7 @@ impl CompactionBounds {
 
     /// A search for the oldest version that can still be read.
     pub fn begin_search(&self) -> DistanceHalving {
-        DistanceHalving { gone: self.compacted_through(), there: self.newest.saturating_add(1) }
+        DistanceHalving { gone: self.compacted_through(), readable: self.newest.saturating_add(1) }
     }
 }
 
@@ -56,13 +56,13 @@ impl CompactionBounds {
 #[derive(Debug)]
 pub(crate) struct DistanceHalving {
     gone: u128,
-    there: u128,
+    readable: u128,
 }
 
 impl DistanceHalving {
     /// The next version to request; `None` once the two are neighbours.
     pub fn next(&self) -> Option<u128> {
-        let between = self.there.saturating_sub(self.gone);
+        let between = self.readable.saturating_sub(self.gone);
         (between > 1).then(|| self.gone + between / 2)
     }
 
@@ -70,7 +70,7 @@ impl DistanceHalving {
         if is_gone {
             self.gone = at;
         } else {
-            self.there = at;
+            self.readable = at;
         }
     }
 }

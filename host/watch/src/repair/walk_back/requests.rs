@@ -114,8 +114,8 @@ impl OldVersions {
         Ok(self.is_gone(at).await? && self.is_gone(at).await?)
     }
 
-    /// Whether nothing can be read at this version any more. The request counts, but the budget does not deny
-    /// it, because it saves all the others.
+    /// Whether versions at this number can no longer be read. The request counts against the budget but is
+    /// never denied, because it saves many others.
     async fn is_gone(&self, at: u128) -> Result<bool, ExactListError> {
         self.budget.take();
         let at = Version::new(&at.to_string());

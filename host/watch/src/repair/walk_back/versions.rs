@@ -149,11 +149,11 @@ impl VersionWalk {
 pub(crate) struct EndSearch {
     uid: String,
     /// It existed here, or that is unknown by now.
-    there: u128,
+    present: u128,
     /// It did not exist here.
     absent: u128,
     last: Option<(Version, Bytes)>,
-    /// Whether `there` is the limit of compaction.
+    /// Whether `present` is the limit of compaction.
     compacted: bool,
     /// Other objects that had its name in between.
     met: Vec<MetObject>,
@@ -182,19 +182,19 @@ pub(crate) enum SearchStep {
 
 impl EndSearch {
     /// Returns `None` if the versions have no order and can't be halved.
-    pub fn new(uid: &str, there: &Version, absent: &Version) -> Option<Self> {
-        let (there, absent) = (version_number(there)?, version_number(absent)?);
-        Some(Self { uid: uid.to_string(), there, absent, last: None, compacted: false, met: Vec::new() })
+    pub fn new(uid: &str, present: &Version, absent: &Version) -> Option<Self> {
+        let (present, absent) = (version_number(present)?, version_number(absent)?);
+        Some(Self { uid: uid.to_string(), present, absent, last: None, compacted: false, met: Vec::new() })
     }
 
     /// Everything up to `gone` is known to be compacted and is not requested.
     pub fn next(&mut self, gone: u128) -> SearchStep {
         let hidden = gone.min(self.absent.saturating_sub(1));
-        if self.there < hidden {
-            (self.there, self.compacted) = (hidden, true);
+        if self.present < hidden {
+            (self.present, self.compacted) = (hidden, true);
         }
-        if self.there + 1 < self.absent {
-            let middle = self.there + (self.absent - self.there) / 2;
+        if self.present + 1 < self.absent {
+            let middle = self.present + (self.absent - self.present) / 2;
             return SearchStep::Ask(Version::new(&middle.to_string()));
         }
         let version = (!self.compacted).then(|| Version::new(&self.absent.to_string()));
@@ -206,7 +206,7 @@ impl EndSearch {
         let at: u128 = at.as_str().parse().map_err(|_| ReadRefusal::NoNumber(at.clone()))?;
         match answer {
             ExactAnswer::Item { uid, version, document } if uid == self.uid => {
-                (self.there, self.compacted, self.last) = (at, false, Some((version, document)));
+                (self.present, self.compacted, self.last) = (at, false, Some((version, document)));
             }
             ExactAnswer::Item { uid, version, document } => {
                 if self.met.iter().all(|met| met.uid != uid) {
@@ -216,7 +216,7 @@ impl EndSearch {
                 self.absent = at;
             }
             ExactAnswer::Nobody => self.absent = at,
-            ExactAnswer::Compacted => (self.there, self.compacted) = (at, true),
+            ExactAnswer::Compacted => (self.present, self.compacted) = (at, true),
             ExactAnswer::Refused(why) => return Err(why),
         }
         Ok(())

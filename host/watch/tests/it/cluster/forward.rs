@@ -1,4 +1,5 @@
-//! A way to a pod through an API server that is made for the test: the simulated one has nothing behind its pods.
+//! Tests of forwarding to a pod, with a made-up API server, because the simulated one has no pods that
+//! answer.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -14,8 +15,7 @@ use crate::*;
 const PORT: u16 = 9000;
 const PROTOCOL: &str = "v4.channel.k8s.io";
 
-/// Lists these pods, and lets whoever asks for a way to one of them talk to somebody who says it all again in
-/// capitals. Returns its address.
+/// A server that lists these pods, and forwards to an echo in capitals. Returns its address.
 async fn server(list: (u16, Value), may_forward: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -47,7 +47,7 @@ async fn answer(mut socket: TcpStream, (code, list): (u16, Value), may_forward: 
     assert!(forwards || head.starts_with(lists), "{head}");
     let (code, body) = if forwards { (403, refusal()) } else { (code, list) };
     say(&mut socket, code, &body).await;
-    // What was peeked at is read, so that the end of the connection takes nothing from the answer.
+    // The peeked bytes are read, so that closing the connection does not discard the answer.
     drop(socket.read(&mut [0; 4096]).await);
 }
 
@@ -60,7 +60,8 @@ async fn say(socket: &mut TcpStream, code: u16, body: &Value) {
     socket.write_all(answer.as_bytes()).await.unwrap();
 }
 
-/// Lets the account `kubewitness` of the namespace create token reviews, and refuses to say anything of `hidden`.
+/// Lets the account `kubewitness` of the namespace create token reviews, and refuses all information about
+/// `hidden`.
 async fn review(mut socket: TcpStream) {
     let mut asked = Vec::new();
     while !asked.ends_with(b"}") {
@@ -93,9 +94,9 @@ async fn talk(socket: TcpStream) {
     }
     while let Some(Ok(message)) = way.next().await {
         let Message::Binary(bytes) = message else { continue };
-        let mut said = bytes.to_vec();
-        said[1..].make_ascii_uppercase();
-        way.send(Message::binary(said)).await.unwrap();
+        let mut echo = bytes.to_vec();
+        echo[1..].make_ascii_uppercase();
+        way.send(Message::binary(echo)).await.unwrap();
     }
 }
 
@@ -166,9 +167,9 @@ async fn each_connection_has_a_way_of_its_own_into_the_pod() {
 
 #[tokio::test]
 async fn a_right_that_is_missing_is_named() {
-    let refused = |told: ForwardError, right: &str| {
-        assert!(matches!(told, ForwardError::Forbidden { .. }), "{told}");
-        assert!(told.to_string().contains(right) && told.to_string().contains("--server"), "{told}");
+    let refused = |error: ForwardError, right: &str| {
+        assert!(matches!(error, ForwardError::Forbidden { .. }), "{error}");
+        assert!(error.to_string().contains(right) && error.to_string().contains("--server"), "{error}");
     };
     refused(forward(&server((403, refusal()), true).await).await.err().unwrap(), "list pods");
     refused(
@@ -177,19 +178,19 @@ async fn a_right_that_is_missing_is_named() {
     );
 }
 
-/// A namespace that a tenant may make, and a label that a tenant may write, are not enough.
+/// A tenant may create a namespace and write labels, so these are not enough.
 #[tokio::test]
 async fn a_pod_of_a_namespace_that_nobody_named_proves_itself_by_its_account() {
-    for (account, said) in [
+    for (account, expected) in [
         (json!("tenant"), "its service account tenant may not create token reviews"),
         (json!(null), "its service account default may not create token reviews"),
         (json!("hidden"), "you may not ask what its service account may do"),
     ] {
         let server = server(of_account("True", &account), true).await;
-        let told = forward_with(&server, PodTrust::ProvenAccount).await.err().unwrap();
-        assert!(matches!(told, ForwardError::Unproven { .. }), "{told}");
-        let told = told.to_string();
-        assert!(told.contains(said) && told.contains("--kubewitness-namespace kubewitness"), "{told}");
+        let error = forward_with(&server, PodTrust::ProvenAccount).await.err().unwrap();
+        assert!(matches!(error, ForwardError::Unproven { .. }), "{error}");
+        let error = error.to_string();
+        assert!(error.contains(expected) && error.contains("--kubewitness-namespace kubewitness"), "{error}");
         assert!(
             forward_with(&server, PodTrust::NamedNamespace).await.is_ok(),
             "a person named it: {account}"
@@ -210,8 +211,8 @@ async fn a_pod_that_proves_itself_is_chosen_before_one_that_does_not() {
 
 #[tokio::test]
 async fn without_a_pod_that_is_ready_there_is_no_way() {
-    let told = forward(&server(pods("False"), true).await).await.err().unwrap();
-    assert!(matches!(&told, ForwardError::NoPod { namespace, .. } if namespace == "kubewitness"), "{told}");
+    let error = forward(&server(pods("False"), true).await).await.err().unwrap();
+    assert!(matches!(&error, ForwardError::NoPod { namespace, .. } if namespace == "kubewitness"), "{error}");
 }
 
 #[tokio::test]
@@ -229,7 +230,7 @@ async fn the_token_is_the_one_that_requests_carry() {
     assert_eq!(token(oidc(&in_an_hour)).await, Some(in_an_hour));
 }
 
-/// A token that ends so many seconds from now.
+/// A token that expires in this many seconds.
 fn id_token(seconds: i64) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let claims = json!({"exp": now.checked_add_signed(seconds).unwrap()}).to_string();
@@ -242,8 +243,8 @@ fn oidc(token: &str) -> Value {
 
 #[tokio::test]
 async fn an_id_token_that_has_expired_is_refused_with_the_way_to_a_new_one() {
-    let told = signing_in("http://127.0.0.1:1", oidc(&id_token(-60))).await.err().unwrap().to_string();
-    assert!(told.contains("has expired") && told.contains("`kubectl auth whoami`"), "{told}");
+    let error = signing_in("http://127.0.0.1:1", oidc(&id_token(-60))).await.err().unwrap().to_string();
+    assert!(error.contains("has expired") && error.contains("`kubectl auth whoami`"), "{error}");
 }
 
 #[tokio::test]
@@ -269,18 +270,18 @@ async fn a_token_or_a_password_comes_before_a_provider_whatever_that_has() {
 async fn a_server_that_says_nothing_is_given_up_after_its_time() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
-    // A busy machine may take its time before and after.
+    // A busy machine may be slow before and after.
     let asked = tokio::time::timeout(Duration::from_secs(60), forward(&address)).await;
-    let told = asked.expect("10 s are the bound").err().unwrap();
-    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+    let error = asked.expect("10 s are the bound").err().unwrap();
+    assert!(matches!(error, ForwardError::Broken { .. }), "{error}");
 }
 
 #[tokio::test]
 async fn a_list_of_pods_that_is_too_large_is_refused() {
     let mut list = pods("True");
     list.1["items"][0]["metadata"]["annotations"] = json!({"a": "x".repeat(5 << 20)});
-    let told = forward(&server(list, true).await).await.err().unwrap();
-    assert!(matches!(told, ForwardError::Broken { .. }), "{told}");
+    let error = forward(&server(list, true).await).await.err().unwrap();
+    assert!(matches!(error, ForwardError::Broken { .. }), "{error}");
 }
 
 #[tokio::test]

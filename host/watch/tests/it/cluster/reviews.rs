@@ -82,8 +82,8 @@ async fn a_token_for_the_portal_opens_no_api_server() {
         .to_string(),
     )
     .await;
-    let told = answered.server_version().await.unwrap_err().to_string();
-    assert!(told.contains("401"), "{told}");
+    let error = answered.server_version().await.unwrap_err().to_string();
+    assert!(error.contains("401"), "{error}");
 }
 
 #[tokio::test]
@@ -139,8 +139,8 @@ async fn who_may_not_review_is_told_which_role_to_bind() {
     let cluster = cluster().await;
     let connection = connected_by(&cluster.server.kubeconfig_for("default", "default")).await;
     let reviews = ReviewClient::new(&connection);
-    let told = reviews.authenticate_token("t").await.unwrap_err();
-    assert!(matches!(&told, ReviewError::Forbidden(why) if why.contains("kubewitness-reviews")), "{told}");
+    let error = reviews.authenticate_token("t").await.unwrap_err();
+    assert!(matches!(&error, ReviewError::Forbidden(why) if why.contains("kubewitness-reviews")), "{error}");
     let delegated = json!({"metadata": {"name": "reviews"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
         "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": "default"}]});

@@ -247,9 +247,9 @@ fn a_digest_says_how_to_mute_one_object_and_a_namespace() {
     testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
     let sent = world.host.sent.take();
     let (_, slack) = sent.iter().find(|(to, _)| to == "ops").unwrap();
-    let told = "To hear no more of one: annotate it with kubewitness.dev/mute=true, or mute a namespace on \
+    let expected = "To hear no more of one: annotate it with kubewitness.dev/mute=true, or mute a namespace on \
                 https://kw.example.com/mutes\n";
-    assert!(slack["blocks"][1]["text"]["text"].as_str().unwrap().contains(told), "{slack}");
+    assert!(slack["blocks"][1]["text"]["text"].as_str().unwrap().contains(expected), "{slack}");
 }
 
 #[test]

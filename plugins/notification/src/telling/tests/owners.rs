@@ -128,9 +128,9 @@ fn the_exit_code_of_a_part_is_told_with_its_owner_and_a_kind_of_another_group_by
     testing::with_host(world.host.clone(), || tick(&world.config)).unwrap();
     let sent = world.host.sent.take();
     let text = sent[0].1["text"].as_str().unwrap();
-    let told = "Pod: 1 Failed (OOMKilled), exit code 137\nTo hear no more of it: kubectl annotate \
+    let expected = "Pod: 1 Failed (OOMKilled), exit code 137\nTo hear no more of it: kubectl annotate \
                 job.batch.volcano.sh train -n default kubewitness.dev/mute=true";
-    assert!(text.ends_with(told), "{text}");
+    assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn a_part_whose_maker_names_an_object_of_another_namespace_joins_no_message_of_i
         let of_train: Vec<_> =
             sent.iter().filter(|(_, body)| body.to_string().contains("default/train: Failed")).collect();
         assert!(!of_train.is_empty() && !format!("{of_train:?}").contains("Forged"), "{config}: {sent:?}");
-        let told = format!("{:?} {:?}", world.reports("uid-p"), world.reports("uid-q"));
-        assert!(!told.contains("default/train"), "{told}");
+        let expected = format!("{:?} {:?}", world.reports("uid-p"), world.reports("uid-q"));
+        assert!(!expected.contains("default/train"), "{expected}");
     }
 }
 

@@ -1,14 +1,14 @@
-//! A granted database behind PgBouncer.
+//! Tests of a granted database that is reached through PgBouncer.
 
 use kubewitness_harness::Pooler;
 use sqlx::{ConnectOptions as _, Executor as _};
 
 use super::*;
 
-/// Clients that keep a session of the pooler each.
+/// Clients that each keep a session of the pooler.
 const OTHERS: usize = 10;
 
-/// A server, and a pooler that the address in the secret leads to; `None` where one is not installed.
+/// A server and a pooler, to which the address in the secret leads; `None` if one is not installed.
 async fn pooled(mode: &str, test: &str) -> Option<(ServerWorld, Pooler, String)> {
     let world = ServerWorld::on_shared(SqlService::Postgres, test)?;
     let pooler = Pooler::start(&world.server, mode, test).unwrap()?;
@@ -47,9 +47,9 @@ async fn a_pooler_that_lends_sessions_whole_serves_a_plugin() {
     let test = "poolers::a_pooler_that_lends_sessions_whole_serves_a_plugin";
     let Some((world, _pooler, _)) = pooled("session", test).await else { return };
     let engine = world.engine(PATIENCE);
-    let (one, two) = (written(&engine, 1).await, written(&engine, 2).await);
-    one.commit_with_receipt(&receipt(1)).await.unwrap();
-    two.commit_with_receipt(&receipt(2)).await.unwrap();
+    let (first, second) = (written(&engine, 1).await, written(&engine, 2).await);
+    first.commit_with_receipt(&receipt(1)).await.unwrap();
+    second.commit_with_receipt(&receipt(2)).await.unwrap();
     assert_eq!(engine.receipts_of_plugin("p").await.unwrap().len(), 2);
     assert_eq!(world.rows(), 2);
 }
@@ -70,7 +70,7 @@ async fn a_call_does_not_begin_in_a_session_that_was_not_set_up() {
             }
             Err(error) => refusal = Some(error),
         }
-        // It takes the session that was given back last.
+        // The pooler assigns the session that was returned last.
         let options = PostgresLink::parse_options(&url).unwrap();
         let mut other = options.connect().await.unwrap();
         other.execute("BEGIN; SELECT 1").await.unwrap();

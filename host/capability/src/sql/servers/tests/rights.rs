@@ -1,4 +1,5 @@
-//! The rights of an address's user on real servers, and the lesser user that the statements make.
+//! Tests of the rights of an address's user on real servers, and of the user with fewer rights whom the
+//! statements create.
 
 use kubewitness_core::config::DatabaseSpec;
 
@@ -21,7 +22,8 @@ impl ServerWorld {
         excess_rights(&spec).await.unwrap().unwrap()
     }
 
-    /// Makes the lesser user by the statements, under a name of this test's own. Answers the name and the address.
+    /// Creates the user with fewer rights by the statements, under a name for this test. Returns the name and
+    /// the address.
     fn make_lesser(&self, rights: &ExcessRights) -> (String, String) {
         let name = format!("lesser_{}", self.database());
         let name = name[name.len().saturating_sub(30)..].to_owned();
@@ -35,15 +37,15 @@ impl ServerWorld {
     }
 }
 
-/// Plugins work with it, and it may do nothing else.
+/// Plugins work with this user, who may do nothing else.
 async fn the_statements_make_a_user_who_may_do_what_plugins_need_and_no_more(
     service: SqlService,
     test: &str,
 ) -> Option<(ServerWorld, String, String)> {
     let world = ServerWorld::on_shared(service, test)?;
     let admin = world.excess(&world.url).await;
-    let told = admin.text().expect("an administrator may do more");
-    assert!(!told.contains(PASSWORD) && told.contains(LESSER), "{told}");
+    let report = admin.text().expect("an administrator may do more");
+    assert!(!report.contains(PASSWORD) && report.contains(LESSER), "{report}");
     let (name, url) = world.make_lesser(&admin);
     let lesser = world.excess(&url).await;
     assert_eq!((lesser.rights, lesser.remedy), (vec![], vec![]));
@@ -103,7 +105,7 @@ async fn mysql_or_mariadb(service: SqlService, test: &str) {
     let found = world.excess(&url).await;
     let has = |text: &str| found.rights.iter().any(|right| right.contains(text));
     assert!(has("FILE on the whole server"), "{found:?}");
-    // MariaDB shows a user none of the grants of a role that the session has not taken.
+    // MariaDB shows a user no grants of roles that the session has not activated.
     assert!(has("CREATE USER on the whole server") || has("whose rights it can't show"), "{found:?}");
     assert!(has(&format!("may use \"{other}\".*")), "{found:?}");
     assert!(has(&format!("may use the journal of a controller in the database {other}")), "{found:?}");

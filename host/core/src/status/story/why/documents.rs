@@ -1,4 +1,5 @@
-//! Reads from documents what an explanation needs: of a pod its containers, of an owner its limits.
+//! Reads from documents the facts that an explanation needs: the containers of a pod, and the limits of an
+//! owner.
 
 use std::collections::BTreeMap;
 
@@ -114,23 +115,23 @@ impl PodDocument {
     }
 }
 
-/// The limits and rules of an object, by its newest document.
+/// The limits and policies of an object, from its newest document.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OwnerDocument {
     /// How often it may be tried.
     pub attempts_allowed: Option<u32>,
-    /// How often each of its indexes may be tried. Pods of other indexes that failed are no attempts of one.
+    /// How often each of its indexes may be tried. Failed pods of other indexes don't count for an index.
     pub index_attempts_allowed: Option<u32>,
-    /// Kueue decides when it starts.
+    /// Whether Kueue decides when it starts.
     pub has_queue: bool,
-    /// Pods that a disruption ended do not count as attempts.
+    /// Whether pods that a disruption ended are not counted as attempts.
     pub ignores_disruptions: bool,
     /// The indexes of an indexed Job that failed for good, as ranges.
     failed_indexes: Vec<(u32, u32)>,
 }
 
 impl OwnerDocument {
-    /// Kinds differ, so each member is looked for on its own.
+    /// Kinds differ, so each member is read separately.
     pub fn read(document: &[u8]) -> Self {
         let document: Value = serde_json::from_slice(document).unwrap_or_default();
         let at = |path: &str| document.pointer(path);
@@ -153,14 +154,14 @@ impl OwnerDocument {
         }
     }
 
-    /// Tells whether the object gave up because of this index. An object without failed indexes gave up as a whole.
+    /// Whether the object failed because of this index. An object without failed indexes failed as a whole.
     pub fn failed_by_index(&self, index: Option<u32>) -> bool {
         let Some(index) = index.filter(|_| !self.failed_indexes.is_empty()) else { return true };
         self.failed_indexes.iter().any(|(first, last)| (*first..=*last).contains(&index))
     }
 }
 
-/// Reads `1,3-5`.
+/// Parses index ranges such as `1,3-5`.
 fn parse_index_ranges(text: &str) -> Vec<(u32, u32)> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -9,19 +9,19 @@ use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
 use crate::status::story::events::EventView;
 
-/// For each pod that failed, the first and the last state that say so.
+/// The first and the last failed state of each pod that failed.
 ///
-/// The first one has the moment, and the end of the first of several attempts in place. The last one has what was
-/// reported late: a kubelet writes that it evicted a pod after the ends of the pod's containers, and a container may have
-/// ended by itself before its pod was deleted.
+/// The first state has the moment, and the end of the first of several attempts in place. The last state has
+/// facts that were reported late: a kubelet reports an eviction after the pod's containers have ended, and a
+/// container may have ended by itself before its pod was deleted.
 pub(super) struct PodFailures<'a>(Vec<FailureStates<'a>>);
 
 #[derive(Clone, Copy)]
 struct FailureStates<'a> {
     first: &'a State,
     last: &'a State,
-    /// When a state of the pod first said that it is being deleted. The kubelet's own deletion of a pod that has ended
-    /// takes the place of the request in the last document.
+    /// When a state of the pod first showed that it is being deleted. In the last document, the kubelet's own
+    /// deletion of the ended pod has replaced the request.
     deleting_ms: Option<u64>,
 }
 
@@ -57,8 +57,8 @@ impl<'a> PodFailures<'a> {
         Self(failures)
     }
 
-    /// States of at most so many pods. Those whose documents matter most come first: the pods that the object names, then
-    /// those that failed first.
+    /// The failed states of at most `most` pods. Pods whose documents matter most come first: those that the
+    /// object names, then those that failed first.
     pub fn candidate_states(self, named_in: &str, most: usize) -> impl Iterator<Item = &'a State> {
         let (named, mut others): (Vec<_>, Vec<_>) =
             self.0.into_iter().partition(|failure| names_word(named_in, &failure.first.object.name));
@@ -69,8 +69,8 @@ impl<'a> PodFailures<'a> {
         })
     }
 
-    /// How each of them ended, in the order in which they failed. Documents have whole seconds, so within a second the
-    /// order of the states decides.
+    /// The end of each of these pods, in the order in which they failed. Documents have whole seconds, so
+    /// within a second the order of the states decides.
     pub fn ends_in_order(self, documents: &DocumentsBySeq, events: &[EventView]) -> Vec<PodFailure> {
         let mut ends: Vec<_> =
             self.0.into_iter().map(|failure| failure.explain_end(documents, events)).collect();
@@ -99,18 +99,18 @@ impl FailureStates<'_> {
         match (first.cause.kind, last.cause.kind) {
             (_, kind) if kind.is_disruption() => last,
             (CauseKind::Deleted | CauseKind::Unknown, kind) if kind != CauseKind::Deleted => last,
-            // A container was restarted in place before, and this end is the one that counts.
+            // A container was restarted in place before, and this end is the decisive one.
             (_, kind) if self.last.status.terminal && kind != CauseKind::Deleted => last,
             _ => first,
         }
     }
 }
 
-/// How often indexes were tried, where they have limits of their own.
+/// The attempts of indexes, if each index has a limit of its own.
 pub(super) struct IndexAttempts(Vec<IndexAttempt>);
 
 struct IndexAttempt {
-    /// The position of the state that says how the pod ended.
+    /// The position of the state that shows how the pod ended.
     seq: Seq,
     index: Option<u32>,
     number: u32,
@@ -125,7 +125,8 @@ impl IndexAttempts {
         Self(failures.iter().filter_map(attempt).collect())
     }
 
-    /// Takes the index whose pod is the cause. If no pod is, it takes the one that failed most often.
+    /// The attempts of the index whose pod is the cause. If no pod is the cause, the index that failed most
+    /// often.
     pub fn used_of(&self, cause: Option<&Cause>) -> Option<u32> {
         let pod = cause.filter(|cause| cause.object.is_some());
         let named = pod.and_then(|pod| self.0.iter().find(|attempt| attempt.seq == pod.seq));
@@ -138,7 +139,8 @@ fn is_pod_itself(story: &ExplainedStates<'_>) -> bool {
     story.states.first().is_some_and(|state| is_pod(&state.object))
 }
 
-/// The position of an earlier failure of an object that ran again after it. Pods that failed up to there explain that one.
+/// The position of an earlier failure after which the object ran again. Pods that failed up to there explain
+/// that failure.
 fn earlier_failure(story: &ExplainedStates<'_>) -> Seq {
     let has_failed = |state: &&Arc<State>| state.status.phase == phase::FAILED;
     let versions = story.states.iter().rev().filter(|state| state.change != Change::Gap);
@@ -147,11 +149,12 @@ fn earlier_failure(story: &ExplainedStates<'_>) -> Seq {
     earlier.map_or(0, |state| state.seq)
 }
 
-/// The position at which an object was started again as a whole, the last time: it has survived what failed before. A Job
-/// replaces single pods, and the first failure is what it gave up for.
+/// The position at which the object was last started again as a whole: earlier failures did not end it. A Job
+/// replaces single pods, so its first failure remains the one that it gave up for.
 fn last_restart(story: &ExplainedStates<'_>) -> Seq {
     let is_restarting = |state: &&State| state.status.phase == phase::RESTARTING;
-    let versions = || story.states.iter().map(|state| &**state).filter(|it| it.change == Change::Present);
+    let versions =
+        || story.states.iter().map(|state| &**state).filter(|state| state.change == Change::Present);
     if versions().any(|state| state.object.kind == "Job" && state.object.group == "batch") {
         return 0;
     }
@@ -171,19 +174,19 @@ fn reports_failure(state: &State) -> bool {
 
 /// Compares whole words, so that `train-1` is not found in a text about `train-10`.
 fn names_word(text: &str, name: &str) -> bool {
-    let is_part = |one: char| one.is_ascii_alphanumeric() || matches!(one, '-' | '.');
-    !name.is_empty() && text.split(|one| !is_part(one)).any(|word| word == name)
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.');
+    !name.is_empty() && text.split(|letter| !is_part(letter)).any(|word| word == name)
 }
 
-/// The pods that failed by themselves or by a disruption, one of each kind. A deletion is the consequence of another
-/// failure: the controller deletes the pods that still run when one of them failed.
+/// The pods that failed by themselves or by a disruption, one of each kind. A deletion is a consequence of
+/// another failure: the controller deletes running pods when one of them failed.
 pub(super) fn independent_causes(failures: Vec<PodFailure>) -> Vec<Cause> {
     let failures = failures.into_iter().map(|failure| failure.cause);
     let mut kinds = HashSet::new();
     failures.filter(|cause| cause.kind != CauseKind::Deleted && kinds.insert(cause.kind)).collect()
 }
 
-/// Explains the failure of an object with this status, and says which other pods failed.
+/// Explains the failure of an object with this status, and lists other causes among its pods.
 pub(super) fn of_failure(
     story: &ExplainedStates<'_>,
     status: &Status,
@@ -211,7 +214,8 @@ pub(super) fn of_failure(
     let is_of_last_attempt = |failure: &PodFailure| by_itself(failure) && failure.cause.seq > restart;
     let first = named.or_else(|| failures.iter().position(is_of_last_attempt));
     let first = first.or_else(|| failures.iter().position(by_itself));
-    // A disruption alone counts if the policy was changed since, and a deletion if nothing else failed.
+    // A disruption alone counts if the policy was changed since, and a deletion counts if nothing else
+    // failed.
     let first = first.or_else(|| (!failures.is_empty()).then_some(0));
     let Some(first) = first else {
         let cause = pod_end::of_status(status);
@@ -222,7 +226,7 @@ pub(super) fn of_failure(
     (cause, also)
 }
 
-/// The object's own state is the cause.
+/// The cause if no pod is to blame: the object's own state.
 fn of_object(story: &ExplainedStates<'_>, status: &Status, kind: CauseKind) -> Cause {
     let (reason, message) = (status.reason.clone(), status.message.clone());
     with_moment(story, Cause { kind, reason, message, ..Cause::default() })
@@ -234,7 +238,7 @@ fn with_moment(story: &ExplainedStates<'_>, cause: Cause) -> Cause {
     Cause { seq, at_ms, ..cause }
 }
 
-/// The position at which the object failed, the last time.
+/// The position at which the object's last failure began.
 fn failure_began(story: &ExplainedStates<'_>) -> Seq {
     let versions = story.states.iter().rev().filter(|state| state.change == Change::Present);
     let failed = versions.take_while(|state| state.status.phase == phase::FAILED);

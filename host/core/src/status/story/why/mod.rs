@@ -211,7 +211,7 @@ impl<'a> ExplainedStates<'a> {
         wanted.into_iter().collect()
     }
 
-    /// Explains the object. A document that can't be had is left out, and the cause then says less.
+    /// Explains the object. Missing documents are tolerated; the cause is then less specific.
     pub fn explain_object(&self, documents: &DocumentsBySeq, now_ms: u64) -> WhyView {
         let Some(last) = self.last_state() else { return WhyView::default() };
         let own = self.newest_version().and_then(|state| documents.get(&state.seq));
@@ -243,7 +243,7 @@ impl<'a> ExplainedStates<'a> {
         why
     }
 
-    /// How it ended, in a clause: the sentence without how long it waited and ran.
+    /// A clause that says how it ended: the sentence without how long it waited and ran.
     pub fn headline_text(&self, why: &WhyView) -> String {
         let status = self.last_state().map(last_work_status).unwrap_or_default();
         sentence::headline_clause(self, &status, why)
@@ -258,14 +258,15 @@ impl<'a> ExplainedStates<'a> {
     ) -> (Option<Cause>, Vec<Cause>) {
         let mut failed = first_failure::independent_causes(failures);
         let cause = waits::waiting_cause(self, owner, documents).or_else(|| {
-            // A pod lives on while one of its containers does, and no other pod takes its place until then.
+            // A pod survives as long as one of its containers runs, and no other pod takes its place until
+            // then.
             let alive = failed.iter().position(|cause| waits::is_alive(self, cause))?;
             Some(failed.remove(alive))
         });
         (cause, failed)
     }
 
-    /// The last state that is no gap.
+    /// The last state that is not a gap.
     fn last_state(&self) -> Option<&'a State> {
         self.states.iter().rfind(|state| state.change != Change::Gap).map(|state| &**state)
     }
@@ -281,7 +282,8 @@ impl<'a> ExplainedStates<'a> {
         itself.chain(owned).map(|state| &**state)
     }
 
-    /// It was seen to go on until it was deleted, unless its last versions are missing: it may have ended in one of them.
+    /// The cause if the object was deleted while it ran. It is uncertain if its last versions are missing,
+    /// because it may have ended in one of them.
     fn deletion_cause(&self, last: &State) -> Cause {
         let seen = self.newest_version().map_or(0, |state| state.seq);
         let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq > seen;
@@ -290,7 +292,7 @@ impl<'a> ExplainedStates<'a> {
         Cause { kind, at_ms: last.observed_ms, seq: last.seq, ..Cause::default() }
     }
 
-    /// Says what could make the cause another one.
+    /// The reason why the cause may be another one, in words.
     fn doubt_text(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
         if outcome == Outcome::Deleted && cause.is_some_and(|cause| cause.kind == CauseKind::Unknown) {
             return "its last versions are missing".to_owned();
@@ -323,7 +325,7 @@ pub(super) fn is_workload(object: &ObjectRef) -> bool {
     object.kind == "Workload" && object.group == KUEUE
 }
 
-/// The object has decided that it failed, and its last pods are still ending.
+/// Whether the object has failed, but its last pods are still ending.
 fn is_failing(status: &Status) -> bool {
     status.phase == phase::RUNNING && status.reason == "FailureTarget"
 }
@@ -338,7 +340,7 @@ fn outcome_of(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Out
         phase::CANCELLED | phase::DELETED => Outcome::Deleted,
         _ if is_gone => Outcome::Deleted,
         phase::RUNNING if is_failing(status) => Outcome::Waiting,
-        // The next attempt can't start.
+        // The next attempt can't start, so the object waits.
         phase::RESTARTING if waits::stuck_pod(story).is_some() => Outcome::Waiting,
         phase::RUNNING | phase::RESTARTING => Outcome::Running,
         _ => Outcome::Waiting,

@@ -10,11 +10,11 @@ use crate::status::story::events::EventView;
 /// Exit codes above this one stand for a signal.
 const SIGNALS_FROM: i32 = 128;
 const GREATEST_SIGNAL: i32 = 31;
-/// A container's own clock is believed within this time before its end was observed.
+/// How much earlier than observed a container's end may be by the container's own clock.
 const CLOCK_TRUSTED_MS: u64 = 60_000;
 
-/// How a pod ended, by its document, or by its status where the document can't be had. `requested_ms` is when its deletion
-/// was requested, by the earliest of its states that says so.
+/// How a pod ended, by its document, or by its status if the document is missing. `requested_ms` is the time
+/// of the deletion request, by the pod's earliest state that has it.
 pub(super) fn end_cause(
     state: &State,
     pod: Option<&PodDocument>,
@@ -32,7 +32,7 @@ pub(super) fn end_cause(
     Cause { object, at_ms, seq: state.seq, ..cause }
 }
 
-/// The cause as far as a status alone shows it. It names no container.
+/// The cause as far as the status alone shows it. It names no container.
 pub(super) fn of_status(status: &Status) -> Cause {
     let kind = match status.phase.as_str() {
         phase::PREEMPTED => disruption_kind(&status.reason, &status.message),
@@ -87,7 +87,8 @@ fn of_document(
     Cause { node, ..cause }
 }
 
-/// The cluster announced that it takes the pod away, or the kubelet refused it. Its containers' ends follow from that.
+/// The disruption that ended the pod: the cluster announced that it removes the pod, or the kubelet refused
+/// it. The ends of its containers follow from that.
 fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<Cause> {
     let target = pod.find_condition("DisruptionTarget").filter(|condition| condition.status == "True");
     let (reason, message) = match target {
@@ -101,12 +102,14 @@ fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> O
     };
     let own_events = || events.iter().filter(|event| event.about.uid == state.object.uid);
     let mut kind = disruption_kind(&reason, &message);
-    // Taints evict from a node that an operator closes, and from one that stopped reporting. Of the latter, the
-    // controller first says that the pod is not ready, while its containers still are as the kubelet last saw them.
+    // Taint evictions occur on nodes that an operator drains, and on nodes that stopped reporting. In the
+    // latter case, the controller first sets the pod to not ready, while its containers stay as the kubelet
+    // last reported them.
     let is_silent = pod.find_condition("Ready").is_some_and(|ready| ready.status == "False")
         && !pod.status.container_statuses.is_empty()
         && pod.status.container_statuses.iter().all(|container| container.ready);
-    if reason == "DeletionByTaintManager" && (is_silent || own_events().any(|it| it.reason == "NodeNotReady"))
+    if reason == "DeletionByTaintManager"
+        && (is_silent || own_events().any(|event| event.reason == "NodeNotReady"))
     {
         kind = CauseKind::NodeLost;
     }
@@ -118,7 +121,7 @@ fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> O
     Some(Cause { kind, reason, message, by, ..Cause::default() })
 }
 
-/// The kind of a disruption by the reason that announces it.
+/// The kind of disruption for the reason that announces it.
 fn disruption_kind(reason: &str, message: &str) -> CauseKind {
     match reason {
         // The kubelet writes the same reason for an eviction and for the shutdown of its node.
@@ -130,7 +133,7 @@ fn disruption_kind(reason: &str, message: &str) -> CauseKind {
     }
 }
 
-/// The kind of a disruption by `status.reason` of a pod.
+/// The kind of disruption for a pod's `status.reason`.
 fn disruption_of_status(reason: &str) -> Option<CauseKind> {
     match reason {
         "Evicted" => Some(CauseKind::Evicted),
@@ -140,21 +143,22 @@ fn disruption_of_status(reason: &str) -> Option<CauseKind> {
     }
 }
 
-/// `memory` of "The node was low on resource: memory. …".
+/// The resource in "The node was low on resource: memory. …", such as `memory`.
 fn pressure_resource(message: &str) -> String {
     let resource = message.split_once("low on resource: ").map(|(_, rest)| rest);
     let end = |rest: &str| rest.find(['.', ' ', ',']).unwrap_or(rest.len());
     resource.map(|rest| rest[..end(rest)].to_owned()).unwrap_or_default()
 }
 
-/// `pod UID` of "Preempted by pod UID on node NAME".
+/// The preemptor in "Preempted by pod UID on node NAME", as `pod UID`.
 fn preemptor_of(message: &str) -> Option<String> {
     let (_, rest) = message.split_once("Preempted by ")?;
     Some(rest.split_once(" on node").map_or(rest, |(by, _)| by).trim().to_owned())
 }
 
-/// A pod is deleted some seconds after somebody asked for it; its document has the later moment. Once its containers have
-/// ended, the kubelet deletes it with no grace period, and the document has the moment of that.
+/// When the deletion of a pod was requested. The document has the time at which the grace period ends. Once
+/// its containers have ended, the kubelet deletes the pod without a grace period, and the document has the
+/// time of that.
 pub(super) fn deletion_requested_ms(pod: &PodDocument) -> Option<u64> {
     let ends = calendar::parse_rfc3339_ms(pod.metadata.deletion_timestamp.as_deref()?)?;
     let grace = pod.metadata.deletion_grace_period_seconds.unwrap_or_default();
@@ -182,7 +186,7 @@ struct FailedEnd<'a> {
 /// last: the kubelet ends sidecars after the others.
 fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
     let ends = all_containers(pod).filter_map(|(role, status)| {
-        // One that is being started again says how it ended before.
+        // A restarted container has its previous end in `lastState`.
         let before = status.last_state.terminated.as_ref().filter(|_| status.state.terminated.is_none());
         let end = status.state.terminated.as_ref().or(before).filter(|end| end.exit_code != 0)?;
         let finished = end.finished_at.as_deref().and_then(calendar::parse_rfc3339_ms);
@@ -223,16 +227,16 @@ fn termination_kind(reason: &str, exit_code: Option<i32>, own_signal: Option<i32
         ("OOMKilled", _) => CauseKind::OutOfMemory,
         ("StartError" | "ContainerCannotRun", _) => CauseKind::Configuration,
         ("DeadlineExceeded", _) => CauseKind::Deadline,
-        // The kubelet found nothing of it any more, and writes the code of a kill.
+        // The kubelet has lost track of the container, and reports the exit code of a kill.
         ("ContainerStatusUnknown", _) | (_, None | Some(0)) => CauseKind::Unknown,
-        (_, Some(code)) if own_signal.is_some_and(|it| it > 0) || signal_number(code).is_some() => {
+        (_, Some(code)) if own_signal.is_some_and(|signal| signal > 0) || signal_number(code).is_some() => {
             CauseKind::Signal
         }
         _ => CauseKind::ExitCode,
     }
 }
 
-/// A container that does not come to start.
+/// A container that can't start.
 pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
     all_containers(pod).find_map(|(role, status)| {
         let stuck = status.state.waiting.as_ref()?;
@@ -248,7 +252,7 @@ pub(super) fn stuck_container(pod: &PodDocument) -> Option<Cause> {
     })
 }
 
-/// The kind of a reason for which a container or a pod waits; none where it waits in the usual way.
+/// The kind of cause for a waiting reason; `None` if the reason is an ordinary one.
 pub(super) fn waiting_kind(reason: &str) -> Option<CauseKind> {
     match reason {
         "ErrImagePull"
@@ -268,7 +272,7 @@ pub(super) fn waiting_kind(reason: &str) -> Option<CauseKind> {
     }
 }
 
-/// Such as `SIGKILL`; the number where it is a rare one.
+/// The name of a signal, such as `SIGKILL`; its number if it is rare.
 pub(super) fn signal_name(signal: i32) -> String {
     let name = match signal {
         1 => "SIGHUP",

@@ -1,4 +1,4 @@
-//! Says an explanation in one sentence.
+//! Renders an explanation as one sentence.
 
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
@@ -13,10 +13,10 @@ use crate::status::story::{PhaseTimes, duration_text};
 
 /// The most bytes of a message from the cluster: the sentence must fit a line.
 const MESSAGE_BYTES: usize = 240;
-/// A shorter wait is no news.
+/// Shorter waits are not mentioned.
 const NOTED_MS: u64 = 1_000;
 
-/// `index_attempt` is that of the index whose pod is the cause, where indexes have limits of their own.
+/// `index_attempt` is the attempt of the index whose pod is the cause, if each index has a limit of its own.
 pub(super) fn explain_in_sentences(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
@@ -54,12 +54,12 @@ pub(super) fn explain_in_sentences(
     }
 }
 
-/// The clause alone that says how it ended, or how it stands.
+/// The clause that says how it ended, or what it waits for.
 pub(super) fn headline_clause(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
     capitalize_first(end_clauses(story, status, why).first().map(String::as_str).unwrap_or_default())
 }
 
-/// How long it waited before it first ran, by what it waited for.
+/// How long it waited before it first ran, by reason.
 fn waiting_clauses(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
@@ -91,7 +91,7 @@ fn waited_for(wait: WaitReason) -> &'static str {
     }
 }
 
-/// Turns after the first one: how often it had to make room, and how long it did not run in between.
+/// Interruptions after the first run: how often it was preempted, and how long it did not run in between.
 fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
     let interruptions = waits::run_interruptions(story, now_ms);
     let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
@@ -121,14 +121,15 @@ fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String>
     parts
 }
 
-/// ` to accommodate a workload (UID: …)` of what Kueue says; where else in the cluster it looked is no news.
+/// The part ` to accommodate a workload (UID: …)` of a message from Kueue, without the list of other places
+/// that Kueue tried.
 fn to_whom(message: &str) -> String {
     let Some(rest) = message.strip_prefix("Preempted to ") else { return String::new() };
     let rest = rest.split("; ").next().unwrap_or(rest).trim_end_matches('.');
     format!(" to {}", shorten_text(rest, MESSAGE_BYTES))
 }
 
-/// How it ended, or how it stands.
+/// The clauses that say how it ended, or what it waits for.
 fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<String> {
     let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
     let mut parts = Vec::new();
@@ -166,26 +167,26 @@ fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> V
 }
 
 fn failure_clause(cause: &Cause, itself: &str) -> String {
-    let who = failure_subject(cause, itself);
+    let subject = failure_subject(cause, itself);
     let code = cause.container.as_ref().and_then(|container| container.exit_code);
     let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
         CauseKind::ExitCode => match code {
-            // The reason is `Error` for all of them; a message is what the program left to say.
-            Some(code) if cause.message.trim().is_empty() => format!("{who} exited with {code}"),
-            Some(code) => format!("{who} exited with {code}{}", cause_reason(cause)),
-            None => format!("{who} failed"),
+            // All of them have the reason `Error`; the message is the text that the program left.
+            Some(code) if cause.message.trim().is_empty() => format!("{subject} exited with {code}"),
+            Some(code) => format!("{subject} exited with {code}{}", cause_reason(cause)),
+            None => format!("{subject} failed"),
         },
-        CauseKind::Signal => format!("{who} was ended by {}{exit}", in_short(cause)),
-        CauseKind::OutOfMemory => format!("{who} ran out of memory{exit}"),
+        CauseKind::Signal => format!("{subject} was ended by {}{exit}", in_short(cause)),
+        CauseKind::OutOfMemory => format!("{subject} ran out of memory{exit}"),
         CauseKind::Evicted if !cause.by.is_empty() => {
-            format!("{who} was evicted, because the node was low on {}", cause.by)
+            format!("{subject} was evicted, because the node was low on {}", cause.by)
         }
-        CauseKind::Evicted => format!("{who} was evicted{}", cause_reason(cause)),
-        CauseKind::Preempted if !cause.by.is_empty() => format!("{who} was preempted by {}", cause.by),
-        CauseKind::Preempted => format!("{who} was preempted{}", cause_reason(cause)),
-        CauseKind::NodeLost => format!("{who} was lost with its node{}", cause_reason(cause)),
-        CauseKind::Deleted => format!("{who} was deleted"),
+        CauseKind::Evicted => format!("{subject} was evicted{}", cause_reason(cause)),
+        CauseKind::Preempted if !cause.by.is_empty() => format!("{subject} was preempted by {}", cause.by),
+        CauseKind::Preempted => format!("{subject} was preempted{}", cause_reason(cause)),
+        CauseKind::NodeLost => format!("{subject} was lost with its node{}", cause_reason(cause)),
+        CauseKind::Deleted => format!("{subject} was deleted"),
         CauseKind::Deadline => "its deadline passed".to_owned(),
         CauseKind::Unknown => "has not started yet".to_owned(),
         CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting_clause(cause, itself),
@@ -193,7 +194,7 @@ fn failure_clause(cause: &Cause, itself: &str) -> String {
     }
 }
 
-/// The object gave up, and nothing that was witnessed says more.
+/// The object gave up, and no witnessed state has the reason.
 fn given_up_clause(status: &Status, cause: &Cause) -> String {
     let words = match status.reason.as_str() {
         "BackoffLimitExceeded" => "no attempts left".to_owned(),
@@ -209,7 +210,7 @@ fn given_up_clause(status: &Status, cause: &Cause) -> String {
 }
 
 fn waiting_clause(cause: &Cause, itself: &str) -> String {
-    let who = failure_subject(cause, itself);
+    let subject = failure_subject(cause, itself);
     match cause.kind {
         CauseKind::Suspended => "is suspended".to_owned(),
         CauseKind::Quota => format!("is queued{}", cause_reason(cause)),
@@ -217,13 +218,13 @@ fn waiting_clause(cause: &Cause, itself: &str) -> String {
         CauseKind::Unschedulable => {
             format!("no node fits {}{}", pod_phrase(cause, itself), cause_reason(cause))
         }
-        CauseKind::ImagePull => format!("the image of {who} can't be pulled{}", cause_reason(cause)),
-        CauseKind::Configuration => format!("{who} can't start{}", cause_reason(cause)),
+        CauseKind::ImagePull => format!("the image of {subject} can't be pulled{}", cause_reason(cause)),
+        CauseKind::Configuration => format!("{subject} can't start{}", cause_reason(cause)),
         _ => failure_clause(cause, itself),
     }
 }
 
-/// In a word or two, for a list.
+/// The cause in a word or two, for a list.
 fn in_short(cause: &Cause) -> String {
     let container = cause.container.clone().unwrap_or_default();
     match (cause.kind, container) {
@@ -261,12 +262,12 @@ fn pod_phrase(cause: &Cause, itself: &str) -> String {
     }
 }
 
-/// The cluster's message, or else its reason.
+/// The cluster's message, or its reason if the message is empty.
 fn cause_reason(cause: &Cause) -> String {
-    let said = if cause.message.is_empty() { &cause.reason } else { &cause.message };
-    let said = said.replace(['\n', '\r'], " ");
-    let said = said.trim().trim_end_matches('.');
-    if said.is_empty() { String::new() } else { format!(": {}", shorten_text(said, MESSAGE_BYTES)) }
+    let reason = if cause.message.is_empty() { &cause.reason } else { &cause.message };
+    let reason = reason.replace(['\n', '\r'], " ");
+    let reason = reason.trim().trim_end_matches('.');
+    if reason.is_empty() { String::new() } else { format!(": {}", shorten_text(reason, MESSAGE_BYTES)) }
 }
 
 fn attempts_clause(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
@@ -279,7 +280,7 @@ fn attempts_clause(status: &Status, owner: &OwnerDocument, index_attempt: Option
     let used = owner.attempts_allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
     match (used, owner.attempts_allowed) {
         (0, _) | (1, None | Some(1)) => None,
-        // A first attempt is news only where it failed and others may follow.
+        // A first attempt is mentioned only if it failed and others may follow.
         (1, Some(_)) if status.phase != phase::FAILED => None,
         (used, Some(allowed)) => Some(format!("attempt {used} of {allowed}")),
         (used, None) => Some(format!("attempt {used}")),

@@ -19,7 +19,7 @@ struct WitnessedJob {
 }
 
 impl WitnessedJob {
-    /// The document after so many seconds.
+    /// Adds the document after this many seconds.
     fn at(mut self, second: u64, document: &Value) -> Self {
         self.push(second, Change::Present, document);
         self
@@ -131,7 +131,7 @@ fn disrupted(mut pod: Value, reason: &str, message: &str) -> Value {
     pod
 }
 
-/// Both pods run.
+/// A job with two running pods.
 fn two_run() -> WitnessedJob {
     let pods = WitnessedJob::default()
         .at(1, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0})));
@@ -212,7 +212,7 @@ fn a_deletion_is_the_cause_only_if_nothing_else_failed() {
     let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
     let cause = why.cause.expect("a cause");
     assert_eq!((cause.kind, cause.object.expect("a pod").name.as_str()), (CauseKind::ExitCode, "b"));
-    // It failed by itself before somebody asked for its deletion.
+    // The job failed before its deletion was requested.
     let why = two_run().at(10, &deleting(ended("a", 5, "Error", 8), 9));
     let why = why.at(13, &failed_job("BackoffLimitExceeded", "")).why();
     assert_eq!(why.cause.expect("a cause").container.expect("a container").exit_code, Some(5));
@@ -226,7 +226,7 @@ fn the_kubelets_last_deletion_of_a_pod_hides_no_earlier_one() {
         pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
         pod
     };
-    // It was asked for at 18, and the kubelet removes what has ended at 22.
+    // The deletion was requested at 18, and the kubelet removes the ended pod at 22.
     let (asked, removed) = (killed("2026-01-01T00:00:48Z", 30), killed("2026-01-01T00:00:22Z", 0));
     let story = two_run().at(21, &asked).at(22, &removed).gone(22, &removed);
     let why = story.at(23, &failed_job("BackoffLimitExceeded", "")).why();
@@ -241,7 +241,7 @@ fn a_container_that_is_ended_with_its_job_after_restarts_failed_for_the_first_en
     restarting["status"]["containerStatuses"][0] = json!({"name": "main", "ready": false, "restartCount": 1,
         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
         "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:10Z"}}});
-    // The Job's controller asks for its deletion at 15; the kubelet removes what has ended at 20.
+    // The Job's controller requests the deletion at 15; the kubelet removes the ended pod at 20.
     let mut removed = ended("a", 137, "Error", 19);
     removed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:20Z".into();
     removed["metadata"]["deletionGracePeriodSeconds"] = 0.into();
@@ -403,7 +403,7 @@ fn workload(conditions: &Value) -> Value {
         "status": {"conditions": conditions}})
 }
 
-/// A job that somebody holds back.
+/// A suspended job.
 fn held_job(generation: u64, condition: &Value) -> Value {
     let mut job = job(&json!({"conditions": [condition]}));
     job["spec"]["suspend"] = true.into();
@@ -625,8 +625,9 @@ fn a_job_whose_last_versions_are_missing_is_not_told_as_deleted() {
     gap(&mut story);
     let why = story.gone(20, &running_job()).why();
     assert_eq!((why.outcome, why.cause.expect("a cause").kind), (Outcome::Deleted, CauseKind::Unknown));
-    let told = "is gone, and how it ended is not known, 1 gap in the history (its last versions are missing)";
-    assert!(why.sentence.ends_with(told), "{}", why.sentence);
+    let sentence =
+        "is gone, and how it ended is not known, 1 gap in the history (its last versions are missing)";
+    assert!(why.sentence.ends_with(sentence), "{}", why.sentence);
     let mut seen = two_run();
     gap(&mut seen);
     let seen = seen.at(18, &running_job()).gone(20, &running_job()).why();

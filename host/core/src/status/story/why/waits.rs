@@ -1,4 +1,4 @@
-//! Computes what an object waits for, and how long it waited for each thing before it first ran.
+//! Determines what an object waits for, and how long it waited for each thing before it first ran.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last
 use crate::state::{Change, State, Status};
 use crate::status::phase;
 
-/// The newest state of each object, by uid, without those that are gone.
+/// The newest state of each object that still exists, by uid.
 fn newest_per_object<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &'a State> {
     let mut newest: BTreeMap<&str, &State> = BTreeMap::new();
     for state in states.filter(|state| state.change != Change::Gap) {
@@ -16,14 +16,15 @@ fn newest_per_object<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterat
     newest.into_values().filter(|state| state.change == Change::Present)
 }
 
-/// The pod whose newest state is the oldest, among the pods that can't start now.
+/// Among the pods that can't start now, the one whose newest state is the oldest.
 pub(super) fn stuck_pod<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let stuck = newest_per_object(story.pod_states())
         .filter(|state| pod_end::waiting_kind(&state.status.reason).is_some());
     stuck.filter(|state| !state.status.terminal).min_by_key(|state| state.seq)
 }
 
-/// The first pod that did not run, by the last state that says what it waited for. Pods that ended later count, too.
+/// The first pod that did not run, with the last state that has its waiting reason. Pods that ended later
+/// count, too.
 pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let mut stuck: BTreeMap<&str, &State> = BTreeMap::new();
     for state in story.pod_states().filter(|state| state.change == Change::Present) {
@@ -55,7 +56,7 @@ pub(super) fn has_queue(story: &ExplainedStates<'_>, owner: &OwnerDocument) -> b
     owner.has_queue || story.related.iter().any(|state| is_workload(&state.object))
 }
 
-/// Whether somebody holds the object back. Kueue holds what it queues in the same way.
+/// Whether the object is suspended. Kueue suspends the objects in its queues in the same way.
 fn is_held(status: &Status) -> bool {
     match status.phase.as_str() {
         phase::SUSPENDED => true,
@@ -64,7 +65,7 @@ fn is_held(status: &Status) -> bool {
     }
 }
 
-/// The wait that an object's own status shows; none if its pods decide.
+/// The wait that the object's own status shows; `None` if its pods decide.
 fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
     match status.phase.as_str() {
         phase::PREEMPTED => Some(CauseKind::Preempted),
@@ -93,7 +94,7 @@ pub(super) fn waiting_cause(
     unstarted_pods_cause(story, documents)
 }
 
-/// Why pods that an object wants do not start.
+/// Why the pods that an object requests do not start.
 pub(super) fn unstarted_pods_cause(story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Option<Cause> {
     if let Some(pod) = stuck_pod(story) {
         return Some(of_stuck_pod(pod, documents));
@@ -116,7 +117,8 @@ fn of_state(state: &State, kind: CauseKind) -> Cause {
     Cause { kind, reason, message, at_ms: state.observed_ms, seq: state.seq, ..Cause::default() }
 }
 
-/// Kueue takes workloads back for other reasons, too, such as pods that do not get ready in time.
+/// Whether Kueue preempted the workload. Kueue also evicts workloads for other reasons, such as pods that do
+/// not get ready in time.
 fn is_preempted(workload: &State) -> bool {
     workload.status.phase == phase::PREEMPTED && workload.status.reason == "Preempted"
 }
@@ -127,24 +129,24 @@ fn of_workload(workload: &State) -> Cause {
     Cause { object: Some((*workload.object).clone()), by, ..of_state(workload, kind) }
 }
 
-/// `workload UID` of "Preempted to accommodate a workload (UID: UID, JobUID: …) due to …".
+/// The preemptor in "Preempted to accommodate a workload (UID: UID, JobUID: …) due to …", as `workload UID`.
 fn preemptor_of(message: &str) -> String {
     let uid = message.split_once("(UID: ").and_then(|(_, rest)| rest.split([',', ')']).next());
     uid.map(|uid| format!("workload {}", uid.trim())).unwrap_or_default()
 }
 
-/// Why an object did not run on.
+/// Why a running object was interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InterruptionKind {
     /// Something more important took its place.
     Preempted,
-    /// Its queue took the place back for another reason.
+    /// Its queue evicted it for another reason.
     Evicted,
     /// Somebody suspended it.
     Suspended,
 }
 
-/// A time in which an object that had run was held back.
+/// An interruption of an object that had run.
 pub(super) struct RunInterruption<'a> {
     pub kind: InterruptionKind,
     /// The cluster's message about a preemption, or the reason of an eviction.
@@ -153,8 +155,8 @@ pub(super) struct RunInterruption<'a> {
     pub idle_ms: u64,
 }
 
-/// The times in which an object did not run after it had run, in their order. A job that Kueue preempts says no more than
-/// that it is suspended; its Workload has said why shortly before.
+/// The interruptions of an object, in order. A job that Kueue preempts shows only that it is suspended; its
+/// Workload had the reason shortly before.
 pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<RunInterruption<'a>> {
     let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
     let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
@@ -177,7 +179,7 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
         } else if phase == phase::RUNNING {
             (is_held, ran_from) = (false, state.observed_ms);
         }
-        // What is pending after it was held back has not begun again.
+        // An object that is pending after an interruption has not run again yet.
         if let Some(last) =
             found.last_mut().filter(|_| is_held && (held.contains(&phase) || phase == phase::PENDING))
         {
@@ -187,7 +189,7 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
     found
 }
 
-/// When an object that is held back runs again.
+/// When the interrupted object runs again.
 fn run_again_ms(later: &[&State]) -> Option<u64> {
     later.iter().find(|state| state.status.phase == phase::RUNNING).map(|state| state.observed_ms)
 }
@@ -213,12 +215,12 @@ fn run_interruption<'a>(
     RunInterruption { kind, message, idle_ms: 0 }
 }
 
-/// The API server refused the pods that the object wants. Only an Event says so.
+/// The cause if the API server refused the pods that the object requests. Only an Event shows that.
 fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
     let uid = &story.last_state()?.object.uid;
     let own = story.events.iter().rev().filter(|event| event.about.uid == *uid);
     let refused = own.clone().find(|event| event.reason == "FailedCreate")?;
-    // Pods that were made later answer it.
+    // Pods that were created later show that the problem is solved.
     if own.clone().any(|event| event.reason == "SuccessfulCreate" && event.last_ms >= refused.last_ms) {
         return None;
     }
@@ -235,17 +237,17 @@ fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
     })
 }
 
-/// The reason of a wait. `None` stands for its start: images, volumes, init containers.
+/// The reason of a wait. `None` stands for starting up: images, volumes, init containers.
 pub(super) type WaitReason = Option<CauseKind>;
 
-/// Whether Kueue has found a place for it: what it waits for from then on is no quota.
+/// Whether Kueue has admitted it: it no longer waits for quota.
 fn has_quota(workload: &State) -> bool {
     let Status { phase, reason, .. } = &*workload.status;
     let admitted = [phase::ADMITTED, phase::STARTING, phase::RUNNING, phase::RESTARTING];
     admitted.contains(&phase.as_str()) || reason == "QuotaReserved"
 }
 
-/// The things that it waits for at one moment.
+/// The waits at one moment: of the object itself, of its Workload and of its pods.
 #[derive(Default)]
 struct WaitingMoment<'a> {
     own: Option<&'a State>,
@@ -263,7 +265,8 @@ impl<'a> WaitingMoment<'a> {
         }
     }
 
-    /// `knows_queue`: the story has its Workload, so that a time without it, or with a place, is no wait for quota.
+    /// `knows_queue` is set if the story has the object's Workload. Then a time without the Workload, or
+    /// after its admission, is no wait for quota.
     fn wait_reason(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
         let by_owner = by_owner(&own.status, has_queue);
         let waits_for_quota = !knows_queue || self.workload.is_some_and(|workload| !has_quota(workload));
@@ -294,7 +297,7 @@ pub(super) fn before_first_run(
             false => moment.take(state),
         }
         let Some(own) = moment.own else { continue };
-        // An attempt that failed has run, even if it was never ready.
+        // A failed attempt has run, even if it was never ready.
         let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING);
         if has_begun || super::super::has_ended(own) {
             break;

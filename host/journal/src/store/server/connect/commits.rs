@@ -1,11 +1,13 @@
-//! The identity of the committed history: a number that grows with every transaction, and the line in which
-//! it grows. A line is a random number that a writer draws when it opens the journal or reconnects to it, and
-//! the journal keeps the ends of earlier lines.
+//! Detects commits that a server lost in a failover.
 //!
-//! A standby server that takes over without the newest commits ends the present line early, because every
-//! writer has to reconnect. So a writer that knew a later commit notices the loss in its next transaction,
-//! whatever was lost, and however many others have written since. Comparing positions of states was rejected:
-//! a lost gap or save has none, and new states take the positions of lost ones.
+//! Each commit has an identity: a number that grows with every transaction, and the line in which it grows. A
+//! writer draws a new random line when it opens the journal or reconnects to it, and the journal keeps the
+//! last number of each earlier line. A standby server that takes over without the newest commits makes every
+//! writer reconnect, so the line ends before the lost commits. A writer that knew a later number of that line
+//! notices the loss in its next transaction, whatever was lost, and however many others have written since.
+//!
+//! Comparing positions of states was rejected: a lost gap or save has no position, and new states take the
+//! positions of lost ones.
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -13,8 +13,8 @@ use crate::store::server::engine::dialect::ServerDialect;
 const LOCK: Duration = Duration::from_secs(5);
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// The right that a lock grants. A process that does not share the journal holds the journal's own lock. A
-/// replica holds that one only while it joins, and then one of its own.
+/// The lock that a session holds. A process that does not share the journal holds the journal's own lock. A
+/// replica holds that lock only while it joins, and then the lock of its seat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockRight {
     Whole,
@@ -29,7 +29,7 @@ impl LockRight {
         }
     }
 
-    /// The SQL expressions for its name.
+    /// The SQL expressions for the lock's name.
     fn name(self, dialect: ServerDialect) -> String {
         match (dialect, self.lock_number()) {
             // The second number identifies the schema: each may have its own journal.

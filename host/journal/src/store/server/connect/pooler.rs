@@ -44,11 +44,14 @@ async fn mark(session: &mut ServerSession, text: &str) -> StoreResult<Option<Vec
 }
 
 /// Whether a pooler shares the sessions, so that two open connections do not each have their own.
-pub(crate) async fn is_lent(one: &mut ServerSession, other: &mut ServerSession) -> StoreResult<bool> {
-    let dialect = one.dialect();
-    let own = mark(one, set_mark(dialect)).await?;
+pub(crate) async fn is_shared_by_pooler(
+    first: &mut ServerSession,
+    second: &mut ServerSession,
+) -> StoreResult<bool> {
+    let dialect = first.dialect();
+    let own = mark(first, set_mark(dialect)).await?;
     for _ in 0..LOOKS {
-        if mark(other, read_mark(dialect)).await? == own || mark(one, read_mark(dialect)).await? != own {
+        if mark(second, read_mark(dialect)).await? == own || mark(first, read_mark(dialect)).await? != own {
             return Ok(true);
         }
     }

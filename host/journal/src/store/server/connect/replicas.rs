@@ -12,8 +12,8 @@ use crate::store::server::engine::dialect::ServerDialect;
 /// The most replicas of one journal.
 pub(crate) const MOST: u8 = 16;
 
-/// A replica that holds the journal's row and sends nothing for this many seconds is considered suspended.
-/// The others don't wait for it any longer.
+/// After this many silent seconds, a replica that holds the journal's row counts as suspended, and the others
+/// no longer wait for it.
 const STALLED_SECONDS: i64 = 10;
 
 /// How a replica shares the journal with others.
@@ -134,14 +134,14 @@ pub(crate) async fn join_replicas(
             session.fetch_rows(text, vec![name.as_str().into()]).await?;
         }
         LockAttempt::Others(holder) if holder.name.starts_with(COMES_IN) => {
-            // It was suspended while it joined.
+            // This process was suspended while it joined.
             if let Some(number) = holder.session
                 && is_stalled(session, number).await?
             {
                 tracing::warn!("{} does nothing: ending its session", holder.name);
                 lock::end_session(session, number).await?;
             }
-            return Err(had_by(&holder.name));
+            return Err(cannot_join_error(&holder.name));
         }
         LockAttempt::Others(_) => {}
     }
@@ -202,7 +202,7 @@ pub(crate) async fn end_term(session: &mut ServerSession) -> StoreResult<()> {
     session.run_script("UPDATE kw_journal SET term = term + 1 WHERE id = 1").await
 }
 
-/// The error while another process holds the journal's lock, so that no replica can join.
-pub(crate) fn had_by(holder: &str) -> JournalError {
+/// The error if another process holds the journal's lock, so that no replica can join.
+pub(crate) fn cannot_join_error(holder: &str) -> JournalError {
     JournalError::Unavailable(format!("{holder} has the journal's lock"))
 }

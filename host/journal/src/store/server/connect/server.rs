@@ -51,20 +51,20 @@ const MYSQL: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTIT
      SESSION autocommit = 1, SESSION completion_type = 0, SESSION sql_select_limit = 18446744073709551615, \
      SESSION innodb_lock_wait_timeout = 10; SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
 
-/// An address is one line.
+/// The most bytes of a file with an address. An address is one line.
 const ADDRESS_BYTES: u64 = 64 * 1024;
 
-/// Asks whether a server is part of a cluster in which each node accepts writes.
+/// The variables that show whether a server is part of a cluster in which each node accepts writes.
 const CLUSTER: &str = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'; \
      SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'";
 
-/// Such a node learns only at its commit what others have written: no lock and no compared number excludes
-/// them.
+/// Whether a server is such a node. It learns only at commit what other nodes have written, so neither locks
+/// nor compared numbers exclude them.
 fn is_multi_primary(name: &str, value: &str) -> bool {
     matches!((name, value), ("wsrep_ready", "ON") | ("group_replication_single_primary_mode", "OFF"))
 }
 
-/// A chain is read by a recursion, one step for each state.
+/// The most steps of a recursive query. A walk along a chain takes one step for each state.
 const STEPS: u32 = 100_000;
 
 #[derive(Clone)]
@@ -273,7 +273,7 @@ impl ServerAddress {
                 return Ok(session);
             }
         };
-        match pooler::is_lent(&mut session, &mut second).await? {
+        match pooler::is_shared_by_pooler(&mut session, &mut second).await? {
             true => {
                 let error = JournalError::Unavailable(pooler::LENT.into());
                 Err(SessionRefusal { error, remedy: Some(pooler::REMEDY) })
@@ -394,10 +394,10 @@ mod tests {
             let error = ServerAddress::postgres(wrong).err().unwrap().to_string();
             assert!(!error.contains("hu"), "{error}");
         }
-        let told = |address: &str| ServerAddress::mysql(address).err().unwrap().to_string();
-        assert!(told("mysql://ann:p@s/h@db/journal").contains("%40"));
+        let error_of = |address: &str| ServerAddress::mysql(address).err().unwrap().to_string();
+        assert!(error_of("mysql://ann:p@s/h@db/journal").contains("%40"));
         assert!(ServerAddress::mysql("mysql://ann:p%40s%2Fh@db/journal").is_ok());
-        assert!(told("mysql://ann:hush@db").contains("names no database"));
+        assert!(error_of("mysql://ann:hush@db").contains("names no database"));
     }
 
     #[tokio::test]
@@ -413,8 +413,8 @@ mod tests {
             [("postgres://ann:hush@db2/journal", "restart the controller"), ("hush", "begins with")]
         {
             std::fs::write(&file, other).unwrap();
-            let told = server.now().await.err().unwrap().to_string();
-            assert!(told.contains(why) && !told.contains("hush"), "{told}");
+            let error = server.now().await.err().unwrap().to_string();
+            assert!(error.contains(why) && !error.contains("hush"), "{error}");
         }
     }
 }

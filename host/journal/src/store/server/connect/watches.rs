@@ -29,7 +29,7 @@ pub(crate) struct ReplicaWatches {
 struct HeldWatches {
     sources: SourceVersions,
     edition: WatchEdition,
-    told: WatchEdition,
+    announced: WatchEdition,
 }
 
 impl ReplicaWatches {
@@ -54,12 +54,12 @@ impl ReplicaWatches {
     pub fn unannounced_changes(&self) -> Option<(WatchEdition, String)> {
         let held = self.lock_held();
         let text = || serde_json::to_string(&held.sources).unwrap_or_default();
-        (held.edition != held.told).then(|| (held.edition, text()))
+        (held.edition != held.announced).then(|| (held.edition, text()))
     }
 
-    pub fn were_told(&self, edition: Option<WatchEdition>) {
+    pub fn mark_announced(&self, edition: Option<WatchEdition>) {
         let mut held = self.lock_held();
-        held.told = edition.unwrap_or(held.told);
+        held.announced = edition.unwrap_or(held.announced);
     }
 
     /// Called after the replica got a new seat.
@@ -122,11 +122,11 @@ mod tests {
         assert_eq!(parse_watches("one", &text).unwrap()["jobs"], since().unwrap());
         // The watches changed during the announcement.
         watches.set_watch("pods", since());
-        watches.were_told(Some(edition));
+        watches.mark_announced(Some(edition));
         let (edition, _) = watches.unannounced_changes().unwrap();
-        watches.were_told(Some(edition));
+        watches.mark_announced(Some(edition));
         watches.set_watch("pods", since());
-        watches.were_told(None);
+        watches.mark_announced(None);
         assert!(watches.unannounced_changes().is_none(), "nothing is new");
         watches.forget_watches();
         assert!(watches.unannounced_changes().is_some());

@@ -82,12 +82,12 @@ fn is_gone(dialect: ServerDialect, code: &str) -> bool {
 
 /// The code of an error as its server numbers it.
 pub(crate) fn error_code(dialect: ServerDialect, error: &sqlx::Error) -> Option<String> {
-    let told = error.as_database_error()?;
+    let database_error = error.as_database_error()?;
     match dialect {
-        ServerDialect::Postgres => told.code().map(std::borrow::Cow::into_owned),
+        ServerDialect::Postgres => database_error.code().map(std::borrow::Cow::into_owned),
         ServerDialect::Mysql => {
-            let told = told.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
-            Some(told.number().to_string())
+            let database_error = database_error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
+            Some(database_error.number().to_string())
         }
     }
 }

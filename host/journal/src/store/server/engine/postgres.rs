@@ -108,9 +108,12 @@ fn same_key(table: &str, key: &[TableColumn]) -> String {
 
 fn insert_text(insert: &InsertStatement) -> String {
     let InsertStatement { table, columns, key, conflict } = insert;
-    let all: Vec<&TableColumn> = columns.iter().collect();
-    let mut text =
-        format!("INSERT INTO {table} ({}) SELECT * FROM {}", column_names(columns), unnest_text(&all));
+    let column_refs: Vec<&TableColumn> = columns.iter().collect();
+    let mut text = format!(
+        "INSERT INTO {table} ({}) SELECT * FROM {}",
+        column_names(columns),
+        unnest_text(&column_refs)
+    );
     match conflict {
         KeyConflict::Refuse => {}
         KeyConflict::Keep => text.push_str(" ON CONFLICT DO NOTHING"),
@@ -128,16 +131,16 @@ fn insert_text(insert: &InsertStatement) -> String {
 
 fn update_text(update: &UpdateStatement) -> String {
     let UpdateStatement { table, key, set } = update;
-    let all: Vec<&TableColumn> = key.iter().chain(*set).collect();
+    let column_refs: Vec<&TableColumn> = key.iter().chain(*set).collect();
     let values = set.iter().map(|TableColumn { name, .. }| format!("{name} = v.{name}"));
     let values = values.collect::<Vec<_>>().join(", ");
-    format!("UPDATE {table} SET {values} FROM {} WHERE {}", relation_text(&all), same_key(table, key))
+    format!("UPDATE {table} SET {values} FROM {} WHERE {}", relation_text(&column_refs), same_key(table, key))
 }
 
 fn delete_text(delete: &DeleteStatement) -> String {
     let DeleteStatement { table, key } = delete;
-    let all: Vec<&TableColumn> = key.iter().collect();
-    format!("DELETE FROM {table} USING {} WHERE {}", relation_text(&all), same_key(table, key))
+    let column_refs: Vec<&TableColumn> = key.iter().collect();
+    format!("DELETE FROM {table} USING {} WHERE {}", relation_text(&column_refs), same_key(table, key))
 }
 
 async fn run(link: &mut PgConnection, text: String, arguments: PgArguments) -> Result<(), sqlx::Error> {
@@ -162,9 +165,9 @@ impl ServerLink for PgConnection {
     }
 
     async fn insert(&mut self, insert: &InsertStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
-        let all: Vec<&TableColumn> = insert.columns.iter().collect();
+        let column_refs: Vec<&TableColumn> = insert.columns.iter().collect();
         for part in rows.split_into_parts(next_rows) {
-            run(self, insert_text(insert), bind_arrays(&all, part)?).await?;
+            run(self, insert_text(insert), bind_arrays(&column_refs, part)?).await?;
         }
         Ok(())
     }
@@ -173,15 +176,15 @@ impl ServerLink for PgConnection {
         if rows.is_empty() {
             return Ok(());
         }
-        let all: Vec<&TableColumn> = update.key.iter().chain(update.set).collect();
-        run(self, update_text(update), bind_arrays(&all, rows)?).await
+        let column_refs: Vec<&TableColumn> = update.key.iter().chain(update.set).collect();
+        run(self, update_text(update), bind_arrays(&column_refs, rows)?).await
     }
 
     async fn run_delete(&mut self, delete: &DeleteStatement, rows: RowsBatch) -> Result<(), sqlx::Error> {
         if rows.is_empty() {
             return Ok(());
         }
-        let all: Vec<&TableColumn> = delete.key.iter().collect();
-        run(self, delete_text(delete), bind_arrays(&all, rows)?).await
+        let column_refs: Vec<&TableColumn> = delete.key.iter().collect();
+        run(self, delete_text(delete), bind_arrays(&column_refs, rows)?).await
     }
 }

@@ -243,13 +243,13 @@ impl RetentionReader for ServerSession {
 
     async fn objects_of(&mut self, streams: &[i64]) -> StoreResult<(u64, u64, u64)> {
         let known = "SELECT count(*) FROM kw_objects WHERE stream IN (SELECT q.v FROM @numbers)";
-        let there = "SELECT count(*) FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
+        let existing = "SELECT count(*) FROM kw_current c @JOIN kw_objects o ON o.id = c.object \
                      WHERE o.stream IN (SELECT q.v FROM @numbers)";
         let anchors = "SELECT CAST(coalesce(sum(length(document)), 0) AS @BIGINT) FROM kw_anchors \
                        WHERE stream IN (SELECT q.v FROM @numbers)";
         let known = self.fetch_figure(known, vec![streams.into()]).await? as u64;
-        let there = self.fetch_figure(there, vec![streams.into()]).await? as u64;
-        Ok((known, there, self.fetch_figure(anchors, vec![streams.into()]).await? as u64))
+        let existing = self.fetch_figure(existing, vec![streams.into()]).await? as u64;
+        Ok((known, existing, self.fetch_figure(anchors, vec![streams.into()]).await? as u64))
     }
 
     async fn newest_object(&mut self) -> StoreResult<i64> {

@@ -56,10 +56,13 @@ impl ServerSession {
 
 async fn remove(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResult {
     let taken = || removal.taken.iter();
-    link.run_delete(&TAKE, RowsBatch::of(taken(), |one| [(one.seq as i64).into()])).await?;
-    link.run_delete(&TAKE_GAPS, RowsBatch::of(taken(), |one| [one.stream.into(), (one.seq as i64).into()]))
-        .await?;
-    let snapshots = RowsBatch::of(taken(), |one| [one.object.into(), (one.seq as i64).into()]);
+    link.run_delete(&TAKE, RowsBatch::of(taken(), |state| [(state.seq as i64).into()])).await?;
+    link.run_delete(
+        &TAKE_GAPS,
+        RowsBatch::of(taken(), |state| [state.stream.into(), (state.seq as i64).into()]),
+    )
+    .await?;
+    let snapshots = RowsBatch::of(taken(), |state| [state.object.into(), (state.seq as i64).into()]);
     link.run_delete(&TAKE_SNAPSHOTS, snapshots).await?;
     link.insert(&REBASE, RowsBatch::of(removal.rebased.iter().cloned(), state_values)).await?;
     link.run_delete(&TAKE_OBJECTS, RowsBatch::of(&removal.objects, |object| [(*object).into()])).await?;
@@ -98,8 +101,8 @@ async fn shrink_figures(link: &mut dyn ServerLink, removal: &RemovalPlan) -> Wri
 async fn record_gap(link: &mut dyn ServerLink, gap: &GapRow) -> WriteResult {
     let GapRow { stream, seq, key, body } = gap;
     let place = || vec![(*stream).into(), (*seq as i64).into(), key.as_str().into()];
-    let there = "SELECT id FROM kw_gaps WHERE stream = ? AND seq = ? AND bounds = ?";
-    if link.fetch_rows(there, place()).await?.is_empty() {
+    let find = "SELECT id FROM kw_gaps WHERE stream = ? AND seq = ? AND bounds = ?";
+    if link.fetch_rows(find, place()).await?.is_empty() {
         let id = next(link, "SELECT coalesce(max(id), 0) + 1 FROM kw_gaps").await?;
         let row = RowsBatch::of([gap], |gap| {
             let (key, body) = (gap.key.as_str(), gap.body.as_str());

@@ -125,12 +125,12 @@ impl ServerSession {
         source: Option<&str>,
         limit: usize,
     ) -> StoreResult<Vec<PoisonRecord>> {
-        let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
+        let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
                    JOIN kw_streams t ON t.id = p.stream ORDER BY p.id DESC LIMIT ?";
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, p.raw FROM kw_poison p \
                   JOIN kw_streams t ON t.id = p.stream WHERE t.source = ? ORDER BY p.id DESC LIMIT ?";
         let rows = match source {
-            None => self.fetch_rows(all, vec![limit_param(limit).into()]).await?,
+            None => self.fetch_rows(text, vec![limit_param(limit).into()]).await?,
             Some(source) => self.fetch_rows(of, vec![source.into(), limit_param(limit).into()]).await?,
         };
         let record = |mut row: SqlRow| {
@@ -156,7 +156,7 @@ impl ServerSession {
 
     /// With its first 160 bytes: a line and a half of a terminal.
     pub(super) async fn read_poison_of(&mut self, query: &PoisonQuery) -> StoreResult<Vec<PoisonView>> {
-        let all = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
+        let text = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
                    substring(p.raw FROM 1 FOR 160) FROM kw_poison p \
                    JOIN kw_streams t ON t.id = p.stream WHERE p.id < ? ORDER BY p.id DESC LIMIT ?";
         let of = "SELECT p.id, t.source, t.epoch, p.error, p.observed_ms, CAST(length(p.raw) AS @BIGINT), \
@@ -165,7 +165,7 @@ impl ServerSession {
         let limit = limit_param(query.limit.unwrap_or(usize::MAX));
         let before = query.cursor.map_or(i64::MAX, bounded_i64);
         let rows = match &query.source {
-            None => self.fetch_rows(all, vec![before.into(), limit.into()]).await?,
+            None => self.fetch_rows(text, vec![before.into(), limit.into()]).await?,
             Some(source) => {
                 self.fetch_rows(of, vec![source.as_str().into(), before.into(), limit.into()]).await?
             }
@@ -313,12 +313,12 @@ impl ServerSession {
         before: i64,
         limit: i64,
     ) -> StoreResult<Vec<ReplayRecord>> {
-        let all = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE id < ? ORDER BY id DESC LIMIT ?";
+        let text = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE id < ? ORDER BY id DESC LIMIT ?";
         let of = "SELECT id, plugin, who, why, seqs, at_ms, what FROM kw_replays WHERE plugin = ? AND id < ? \
                   ORDER BY id DESC LIMIT ?";
         let (before, limit) = (before.into(), limit.into());
         let rows = match plugin {
-            None => self.fetch_rows(all, vec![before, limit]).await?,
+            None => self.fetch_rows(text, vec![before, limit]).await?,
             Some(plugin) => self.fetch_rows(of, vec![plugin.into(), before, limit]).await?,
         };
         decode_replay_records(rows)

@@ -222,8 +222,9 @@ impl RetentionReader for SqliteConnection {
              (SELECT coalesce(sum(length(document)), 0) FROM anchors \
                 WHERE stream IN (SELECT value FROM json_each(?1)))";
         let query = sqlx::query_as(text).bind(numbers_as_json(streams));
-        let (known, there, anchors): (i64, i64, i64) = query.fetch_one(self).await.map_err(classify_error)?;
-        Ok((known as u64, there as u64, anchors as u64))
+        let (known, existing, anchors): (i64, i64, i64) =
+            query.fetch_one(self).await.map_err(classify_error)?;
+        Ok((known as u64, existing as u64, anchors as u64))
     }
 
     async fn newest_object(&mut self) -> StoreResult<i64> {

@@ -1,4 +1,4 @@
-//! Whatever a writer writes is taken in, and what contradicts itself is not.
+//! Imports accept any consistent export, whoever wrote it, and refuse contradictions.
 
 use super::*;
 
@@ -29,7 +29,8 @@ fn is_version(state: &State) -> bool {
     matches!(state.change, Change::Present | Change::Left)
 }
 
-/// Whether no honest writer could have written this; what is not judged here may be either.
+/// Whether no honest writer could have written these states. If not, an import may refuse them for other
+/// reasons.
 fn is_refused(states: &[State]) -> bool {
     let mut ids = HashSet::new();
     if !states.iter().all(|state| ids.insert(state.id.clone())) {
@@ -94,10 +95,10 @@ async fn whatever_is_written_is_taken_in(batches: Vec<Vec<(usize, u8, u64)>>, ch
         assert!(!is_refused || done.is_err(), "{change:?} was taken in");
         match done {
             Ok(_) => {
-                // Then it is a story as good as any, and nothing was made of it but what it says.
+                // The import was accepted, so the journal must be sound and contain just these states.
                 taken.assert_sound().await;
-                let said = states_of(&ForgedExport::of(&exported(&taken.place).await).states);
-                assert_eq!(said, states_of(&forged.states));
+                let exported_states = states_of(&ForgedExport::of(&exported(&taken.place).await).states);
+                assert_eq!(exported_states, states_of(&forged.states));
             }
             Err(_) => {
                 let report = taken.verify().await;

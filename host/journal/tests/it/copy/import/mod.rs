@@ -1,4 +1,4 @@
-//! Tests of imports: what is refused, and what an unfinished import leaves.
+//! Tests of imports: refused exports, and what an unfinished import leaves.
 
 mod forged;
 mod unfinished;
@@ -29,11 +29,11 @@ async fn exported(place: &JournalLocation) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// An export that was changed, with the sums of whoever knows how they are made.
+/// A changed export with correct sums, as a forger would write it.
 #[derive(Clone)]
 struct ForgedExport {
     header: String,
-    /// Lines, without their sums.
+    /// The lines without their sums.
     states: Vec<Value>,
     end: Value,
 }
@@ -50,7 +50,7 @@ impl ForgedExport {
         Self { header, states, end }
     }
 
-    /// Positions are counted anew: nothing but the story tells.
+    /// Numbers the positions anew, so that only the story shows the change.
     fn renumbered(mut self) -> Self {
         for (seq, line) in (1..).zip(&mut self.states) {
             line["state"]["seq"] = seq.into();
@@ -64,7 +64,7 @@ impl ForgedExport {
         for line in self.states.iter().chain([&self.end]) {
             let mut line = line.clone();
             line["after"] = checksum_behind(0, text.as_bytes()).into();
-            // As `serde_json` sorts them, the document comes first: a reader takes any order.
+            // `serde_json` sorts the fields, so the document comes first. Readers accept any order.
             let rest = line.to_string()[1..].to_owned();
             text.push_str(&format!("{{\"sum\":{},{rest}\n", checksum(rest.as_bytes())));
         }
@@ -82,7 +82,7 @@ async fn refusal(text: &str) -> String {
     import(text).await.1.unwrap_err().to_string()
 }
 
-/// Again, with the same file or another.
+/// Repeats the import, with the same file or another.
 async fn go_on(desk: TestJournal, text: &str) -> (TestJournal, Result<u64, ImportError>) {
     desk.journal.close().await.unwrap();
     let TestJournal { folder, place, .. } = desk;
@@ -92,7 +92,7 @@ async fn go_on(desk: TestJournal, text: &str) -> (TestJournal, Result<u64, Impor
     (TestJournal { folder, place, journal }, done.map(|done| done.states))
 }
 
-/// 600 states of 8 objects, in more than one batch; ends, a gap, something late, two epochs.
+/// 600 states of 8 objects in more than one batch, with ends, a gap, a late state, and two epochs.
 async fn story() -> TestJournal {
     let desk = TestJournal::new().await;
     for round in 0..70u64 {
@@ -115,51 +115,51 @@ async fn lines_that_run_backwards_are_refused_by_number_and_nothing_behind_them_
     let whole = ForgedExport::of(&exported(&desk.place).await);
     let mut reversed = whole.clone();
     reversed.states.reverse();
-    let told = refusal(&reversed.text()).await;
+    let error = refusal(&reversed.text()).await;
     assert!(
-        told.starts_with(
+        error.starts_with(
             "line 3: its state contradicts the lines before: its position, 599, is not after 600"
         ),
-        "{told}"
+        "{error}"
     );
-    let told = refusal(&reversed.renumbered().text()).await;
-    assert!(told.starts_with("line 3: its state contradicts the lines before: version 17 of"), "{told}");
+    let error = refusal(&reversed.renumbered().text()).await;
+    assert!(error.starts_with("line 3: its state contradicts the lines before: version 17 of"), "{error}");
     let mut epochs = whole.clone();
     epochs.states.swap(564, 582);
-    let told = refusal(&epochs.renumbered().text()).await;
-    assert!(told.starts_with("line 567: ") && told.contains("epoch 0 of pods follows epoch 1"), "{told}");
+    let error = refusal(&epochs.renumbered().text()).await;
+    assert!(error.starts_with("line 567: ") && error.contains("epoch 0 of pods follows epoch 1"), "{error}");
 
     // Two states of one object, in another batch than the first.
     let mut swapped = whole.clone();
     swapped.states.swap(400, 408);
-    let told = refusal(&swapped.text()).await;
-    assert!(told.starts_with("line 403: ") && told.contains("is not after"), "{told}");
+    let error = refusal(&swapped.text()).await;
+    assert!(error.starts_with("line 403: ") && error.contains("is not after"), "{error}");
     let (taken, refused) = import(&swapped.renumbered().text()).await;
-    let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with("line 410: its state contradicts the lines before: version"), "{told}");
-    assert!(told.contains("is not marked late") && told.contains("--continue"), "{told}");
+    let error = refused.unwrap_err().to_string();
+    assert!(error.starts_with("line 410: its state contradicts the lines before: version"), "{error}");
+    assert!(error.contains("is not marked late") && error.contains("--continue"), "{error}");
     assert!(*taken.journal.newest_position().borrow() <= 408);
 
     let mut twice = whole.clone();
     twice.states.insert(300, twice.states[299].clone());
-    let told = refusal(&twice.renumbered().text()).await;
-    assert!(told.starts_with("line 302: the journal has a state with its id already"), "{told}");
+    let error = refusal(&twice.renumbered().text()).await;
+    assert!(error.starts_with("line 302: the journal has a state with its id already"), "{error}");
     let mut late = whole.clone();
     late.states[50]["state"]["late"] = true.into();
-    let told = refusal(&late.text()).await;
-    assert!(told.starts_with("line 52: ") && told.contains("is marked late"), "{told}");
+    let error = refusal(&late.text()).await;
+    assert!(error.starts_with("line 52: ") && error.contains("is marked late"), "{error}");
 }
 
 async fn a_state_that_no_store_or_watch_writes_is_refused() {
     let desk = story().await;
     let whole = ForgedExport::of(&exported(&desk.place).await);
-    let told = |place: usize, change: fn(&mut Value)| {
+    let refusal_after = |place: usize, change: fn(&mut Value)| {
         let mut forged = whole.clone();
         change(&mut forged.states[place]["state"]);
         async move { refusal(&forged.text()).await }
     };
     let gap = whole.states.iter().position(|line| line["state"]["change"] == "gap").unwrap();
-    for (place, change, said) in [
+    for (place, change, expected) in [
         (
             7,
             (|state| state["id"] = "jobs/0/batch/Job/x/1".into()) as fn(&mut Value),
@@ -177,24 +177,27 @@ async fn a_state_that_no_store_or_watch_writes_is_refused() {
         (15, |state| state["object"]["name"] = "other".into(), "has the name `train-7`, and its state says"),
         (gap, |state| state["id"] = "jobs/0/batch/Job/x/gap:1-2".into(), "has other bounds"),
     ] {
-        let refused = told(place, change).await;
-        assert!(refused.starts_with(&format!("line {}: ", place + 2)) && refused.contains(said), "{refused}");
+        let refused = refusal_after(place, change).await;
+        assert!(
+            refused.starts_with(&format!("line {}: ", place + 2)) && refused.contains(expected),
+            "{refused}"
+        );
     }
     let mut many = whole.clone();
     let source = |n: u32| serde_json::json!({"source": format!("s{n}"), "epoch": 0, "checkpoint": "1"});
     many.end["end"]["sources"] = (0..10_001).map(source).collect();
-    let told = refusal(&many.text()).await;
-    assert!(told.starts_with("line 602: it names more than 10000 sources"), "{told}");
+    let error = refusal(&many.text()).await;
+    assert!(error.starts_with("line 602: it names more than 10000 sources"), "{error}");
 }
 
-/// None of their bytes is changed: only what each line says of those before it tells.
+/// The lines keep their bytes. Only the reference of each line to the lines before it shows the change.
 async fn unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_them() {
     let one = exported(&story().await.place).await;
     let desk = story().await;
     desk.append(vec![present(&job(6), 800)]).await;
     let other = exported(&desk.place).await;
     let [one, other] = [&one, &other].map(|text| text.lines().collect::<Vec<_>>());
-    // Of another journal, which differs in one document.
+    // A line from another journal, which differs in one document.
     let mut foreign = ForgedExport::of(&one.join("\n"));
     let document = foreign.states[9]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
     foreign.states[9]["document"] = document.into();
@@ -210,11 +213,11 @@ async fn unchanged_lines_are_refused_where_they_do_not_follow_the_lines_before_t
     for (lines, number) in
         [(glued, 302), (removed, 101), (repeated, 101), (swapped, 201), (ended, 602), (last, 501)]
     {
-        let told = refusal(&format!("{}\n", lines.join("\n"))).await;
-        let said = format!("line {number}: it does not follow the line before");
-        assert!(told.starts_with(&said), "{said}: {told}");
+        let error = refusal(&format!("{}\n", lines.join("\n"))).await;
+        let expected = format!("line {number}: it does not follow the line before");
+        assert!(error.starts_with(&expected), "{expected}: {error}");
     }
-    // Two exports of one journal say the same as far as both go: that is no other story.
+    // Two exports of one journal agree as far as both go, so they are one story.
     let same = [&one[..300], &other[300..]].concat();
     import(&format!("{}\n", same.join("\n"))).await.1.unwrap();
 }
@@ -231,14 +234,14 @@ async fn an_export_of_a_program_that_chained_no_lines_is_taken_in() {
     let (taken, done) = import(&old).await;
     assert_eq!(done.unwrap(), 600);
     assert_eq!(exported(&taken.place).await, text);
-    // A header that promises more than the lines hold.
-    let told = refusal(&old.replacen("\"selected\":false", "\"selected\":false,\"chained\":true", 1)).await;
-    assert!(told.starts_with("line 2: it does not say what it stands after"), "{told}");
+    // The header promises more than the lines contain.
+    let error = refusal(&old.replacen("\"selected\":false", "\"selected\":false,\"chained\":true", 1)).await;
+    assert!(error.starts_with("line 2: it does not say what it stands after"), "{error}");
 }
 
 async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
     let whole = ForgedExport::of(&exported(&story().await.place).await);
-    for (change, said) in [
+    for (change, expected) in [
         ((|text| "hello".replace('x', text)) as fn(&str) -> String, "is no object"),
         (|_| String::new(), "is no object"),
         (|text| text.replace("ad7a6354", "bd7a6354"), "has the uid"),
@@ -249,42 +252,48 @@ async fn a_document_of_another_object_or_version_than_its_state_is_refused() {
         let mut forged = whole.clone();
         let text = change(forged.states[15]["document"].as_str().unwrap());
         forged.states[15]["document"] = text.into();
-        let told = refusal(&forged.text()).await;
-        assert!(told.starts_with("line 17: ") && told.contains(said), "{said}: {told}");
+        let error = refusal(&forged.text()).await;
+        assert!(error.starts_with("line 17: ") && error.contains(expected), "{expected}: {error}");
     }
-    // Both say it, and the states before do not.
+    // Both lines agree, but the states before them do not.
     let mut renamed = whole.clone();
     renamed.states[15]["state"]["object"]["name"] = "other".into();
     let text = renamed.states[15]["document"].as_str().unwrap().replace("train-7", "other");
     renamed.states[15]["document"] = text.into();
-    let told = refusal(&renamed.text()).await;
-    assert!(told.starts_with("line 17: ") && told.contains("was not called team-1/other before"), "{told}");
+    let error = refusal(&renamed.text()).await;
+    assert!(
+        error.starts_with("line 17: ") && error.contains("was not called team-1/other before"),
+        "{error}"
+    );
 }
 
 async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
     let whole = ForgedExport::of(&exported(&story().await.place).await);
     let line = 602;
-    for (source, epoch, checkpoint, said) in [
+    for (source, epoch, checkpoint, expected) in [
         (SOURCE, 0, "junk".to_owned(), "the checkpoint of jobs is no version: `junk`"),
         (SOURCE, 0, String::new(), "the checkpoint of jobs is no version"),
         (SOURCE, 0, "9".repeat(5_000), "has more than 1024 bytes"),
         (SOURCE, 0, "999999999999".into(), "no server gets so far ahead"),
         ("pods", 0, "5".into(), "epoch 0 of pods follows epoch 1"),
         ("", 0, "5".into(), "its source has no name"),
-        // No epoch could come after it.
+        // No epoch could follow it.
         ("nodes", u32::MAX, "5".into(), "epoch 4294967295 of nodes is over 1048576"),
     ] {
         let mut forged = whole.clone();
         forged.end["end"]["sources"] =
             serde_json::json!([{"source": source, "epoch": epoch, "checkpoint": checkpoint}]);
-        let told = refusal(&forged.text()).await;
-        assert!(told.starts_with(&format!("line {line}: ")) && told.contains(said), "{said}: {told}");
+        let error = refusal(&forged.text()).await;
+        assert!(
+            error.starts_with(&format!("line {line}: ")) && error.contains(expected),
+            "{expected}: {error}"
+        );
     }
     let mut twice = whole.clone();
     let again = twice.end["end"]["sources"][0].clone();
     twice.end["end"]["sources"].as_array_mut().unwrap().push(again);
     assert!(refusal(&twice.text()).await.contains("it names the source jobs twice"));
-    // The checkpoint of a source whose objects are quiet, of one without states, and of a stream.
+    // The checkpoints of a source with quiet objects, of one without states, and of a stream are accepted.
     let mut fine = whole.clone();
     fine.end["end"]["sources"] = serde_json::json!([
         {"source": SOURCE, "epoch": 0, "checkpoint": "5000000000"},
@@ -296,7 +305,7 @@ async fn a_checkpoint_from_which_no_watch_can_go_on_is_refused() {
     taken.assert_sound().await;
 }
 
-/// Not even what stands in the same batch behind it.
+/// A contradiction is found even within one batch.
 async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
     let desk = story().await;
     let mut twice = ForgedExport::of(&exported(&desk.place).await);
@@ -304,15 +313,15 @@ async fn what_only_the_store_knows_to_be_there_is_found_where_it_stands() {
     let again = twice.states[late].clone();
     twice.states.insert(late + 3, again);
     let (taken, refused) = import(&twice.renumbered().text()).await;
-    let told = refused.unwrap_err().to_string();
+    let error = refused.unwrap_err().to_string();
     assert!(
-        told.starts_with(&format!("line {}: the journal has a state with its id already", late + 5)),
-        "{told}"
+        error.starts_with(&format!("line {}: the journal has a state with its id already", late + 5)),
+        "{error}"
     );
     assert_eq!(*taken.journal.newest_position().borrow(), late as u64 + 3);
 }
 
-/// States that retention removed or a selection leaves out are no contradiction.
+/// States that retention removed or a selection excludes are no contradiction.
 async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late_for_it() {
     let desk = TestJournal::new().await;
     for states in [vec![present(&job(0), 10)], vec![present(&job(0), 9)], vec![present(&job(0), 11)]] {
@@ -327,7 +336,7 @@ async fn a_story_without_its_beginning_is_taken_in_also_where_something_was_late
     let (again, done) = import(&exported(&desk.place).await).await;
     assert_eq!(done.unwrap(), 2);
     again.assert_sound().await;
-    // At positions of its own it is once more as whole as it can be.
+    // Imported at new positions, the story is complete again.
     let (once_more, done) = import(&exported(&again.place).await).await;
     assert_eq!(done.unwrap(), 2);
     once_more.assert_sound().await;

@@ -1,4 +1,4 @@
-//! Imports that failed or were killed: what they leave, how they go on, and how they are thrown away.
+//! Imports that failed or were killed: what they leave, how they continue, and how they are discarded.
 
 use std::io::{BufRead, Read, Write};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ async fn an_import_whose_first_state_is_refused_is_not_whole_and_can_be_thrown_a
     let TestJournal { folder: _folder, place, journal } = taken;
     journal.close().await.unwrap();
     discard_unfinished_import(&place).await.unwrap();
-    // What is no export at all leaves nothing to throw away.
+    // An input that is no export leaves nothing to discard.
     let (taken, refused) = import("hello\n").await;
     refused.unwrap_err();
     taken.assert_sound().await;
@@ -28,8 +28,8 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     let mut damaged = text.clone().into_bytes();
     damaged[at + 100] ^= 1;
     let (taken, refused) = import(&String::from_utf8(damaged).unwrap()).await;
-    let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with("line 502: its checksum does not match"), "{told}");
+    let error = refused.unwrap_err().to_string();
+    assert!(error.starts_with("line 502: its checksum does not match"), "{error}");
 
     let report = taken.verify().await;
     assert!(!report.ok && report.problems.len() == 1, "{:#?}", report.problems);
@@ -43,7 +43,7 @@ async fn an_import_that_failed_is_not_whole_until_it_went_on_to_its_end() {
     taken.journal.close().await.unwrap();
     let run = Journal::open_at(&taken.place, options()).await.err().unwrap();
     assert!(matches!(run, OpenError::Unfinished { .. }), "{run}");
-    // A program that knows of no mark takes it for a format that it doesn't know.
+    // A program that does not know the mark reads it as an unknown format.
     let format = match StoreKind::here() {
         StoreKind::Sqlite => taken.ask("SELECT user_version FROM pragma_user_version").await,
         _ => taken.ask("SELECT format FROM kw_journal").await,
@@ -72,10 +72,10 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     let mut other = ForgedExport::of(&text);
     other.states[99]["state"]["status"]["phase"] = "Pending".into();
     let (taken, refused) = go_on(taken, &other.text()).await;
-    let told = refused.unwrap_err().to_string();
+    let error = refused.unwrap_err().to_string();
     assert!(
-        told.starts_with("line 101: its state is not the one that the journal has at position 100"),
-        "{told}"
+        error.starts_with("line 101: its state is not the one that the journal has at position 100"),
+        "{error}"
     );
     let mut other = ForgedExport::of(&text);
     let document = other.states[99]["document"].as_str().unwrap().replace("\"x\":1", "\"x\":2");
@@ -85,8 +85,8 @@ async fn an_import_goes_on_with_the_file_that_it_began_with_and_no_other() {
     let mut shorter = ForgedExport::of(&text);
     shorter.states.truncate(100);
     let (taken, refused) = go_on(taken, &shorter.renumbered().text()).await;
-    let told = refused.unwrap_err().to_string();
-    assert!(told.starts_with(&format!("line 102: the journal has {there} states already")), "{told}");
+    let error = refused.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("line 102: the journal has {there} states already")), "{error}");
     assert_eq!(*taken.journal.newest_position().borrow(), there, "none of these took anything in");
 
     let (again, done) = go_on(taken, &text).await;
@@ -126,14 +126,14 @@ async fn what_an_import_left_is_thrown_away_and_a_whole_journal_never() {
     again.assert_sound().await;
 }
 
-/// Set for the child: the path of its journal, or the address.
+/// The variable with the path or address of the child's journal.
 const PATH: &str = "KUBEWITNESS_TEST_IMPORT_JOURNAL";
 
 fn place_of(text: &str) -> JournalLocation {
     JournalLocation::server(text).unwrap_or_else(|_| JournalLocation::file(text.as_ref()))
 }
 
-/// Says how much of its input it was given.
+/// A reader that reports how much of its input was read.
 struct TellingReader<R>(R);
 
 impl<R: Read> Read for TellingReader<R> {
@@ -145,7 +145,7 @@ impl<R: Read> Read for TellingReader<R> {
     }
 }
 
-/// Not a test of its own: what the child runs. Without the variable it does nothing.
+/// The child's code, and not a test of its own. Without the variable it does nothing.
 #[test]
 fn child_imports_until_it_is_killed() {
     let Ok(path) = std::env::var(PATH) else { return };
@@ -171,13 +171,13 @@ async fn an_import_that_was_killed_is_told_from_a_whole_one_and_goes_on() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // All but the last lines: what it was given it has taken in, but for the batch in its hands.
+    // The child has imported its whole input except the last lines, which are in its unfinished batch.
     let given = text.len() - 2_000;
-    // The pipe stays open: the child waits for the rest. What it says meanwhile is little.
-    let (mut stdin, told) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    // The pipe stays open, so the child waits for more. Its output meanwhile is short.
+    let (mut stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     stdin.write_all(&text.as_bytes()[..given]).unwrap();
     let mut read = 0;
-    for line in BufReader::new(told).lines() {
+    for line in BufReader::new(stdout).lines() {
         let line = line.unwrap();
         read += line.rsplit_once("read ").and_then(|(_, bytes)| bytes.trim().parse().ok()).unwrap_or(0);
         if read >= given {

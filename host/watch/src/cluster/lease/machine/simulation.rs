@@ -15,7 +15,7 @@ use crate::cluster::lease::record::{LeaseClaim, LeaseStamps, new_lease_object};
 type SimMillis = u64;
 
 const TROUBLE: SimMillis = 240_000;
-/// A lease that nobody releases, a request that hangs, and some pauses.
+/// Time without faults, long enough for a lease that nobody releases, a request that hangs, and some pauses.
 const RECOVERY: SimMillis = 30_000;
 const QUIET: SimMillis = 60_000;
 
@@ -35,7 +35,7 @@ enum SimAnswer {
 
 #[derive(Debug)]
 enum SimEvent {
-    /// A replica looks what is to be done.
+    /// A replica takes its next step.
     Turn(usize),
     Arrives {
         from: usize,
@@ -58,12 +58,12 @@ enum SimEvent {
         id: u64,
     },
     Stops {
-        who: usize,
+        replica_index: usize,
         until: SimMillis,
     },
-    /// It begins again as somebody else.
+    /// A replica restarts under another identity.
     Restarts {
-        who: usize,
+        replica_index: usize,
         releases: bool,
     },
 }
@@ -71,14 +71,14 @@ enum SimEvent {
 struct SimReplica {
     machine: LeaseMachine,
     stamps: LeaseStamps,
-    /// How far its wall clock is off, in seconds; it jumps.
+    /// The offset of its wall clock in seconds; it jumps.
     wrong_by: i64,
     stopped_until: SimMillis,
     life: u64,
     waits_for: Option<u64>,
 }
 
-/// How bad it gets.
+/// How severe the faults are.
 #[derive(Clone, Debug)]
 struct TroubleLevel {
     seed: u64,
@@ -114,7 +114,7 @@ struct LeaseWorld {
     lease: Option<Value>,
     version: u64,
     replicas: Vec<SimReplica>,
-    /// Who held it one after the other, with the term.
+    /// All holders in order, each with its term.
     holds: Vec<(usize, u64, u64)>,
 }
 
@@ -132,25 +132,25 @@ impl LeaseWorld {
             holds: Vec::new(),
             trouble,
         };
-        for who in 0..world.trouble.replicas {
-            let replica = world.replica(who);
+        for replica_index in 0..world.trouble.replicas {
+            let replica = world.replica(replica_index);
             world.replicas.push(replica);
-            world.at(0, SimEvent::Turn(who));
+            world.at(0, SimEvent::Turn(replica_index));
         }
         for _ in 0..world.trouble.stops {
-            let (when, who) = (world.dice.random_between(0, TROUBLE), world.anybody());
+            let (when, replica_index) = (world.dice.random_between(0, TROUBLE), world.random_replica());
             let until = when + world.dice.random_between(1, world.trouble.longest_stop);
-            world.at(when, SimEvent::Stops { who, until });
+            world.at(when, SimEvent::Stops { replica_index, until });
         }
         for _ in 0..world.trouble.restarts {
-            let (when, who) = (world.dice.random_between(0, TROUBLE), world.anybody());
+            let (when, replica_index) = (world.dice.random_between(0, TROUBLE), world.random_replica());
             let releases = world.dice.random_between(0, 1) == 1;
-            world.at(when, SimEvent::Restarts { who, releases });
+            world.at(when, SimEvent::Restarts { replica_index, releases });
         }
         world
     }
 
-    fn anybody(&mut self) -> usize {
+    fn random_replica(&mut self) -> usize {
         self.dice.random_between(0, self.trouble.replicas as u64 - 1) as usize
     }
 
@@ -159,11 +159,15 @@ impl LeaseWorld {
         self.numbers
     }
 
-    fn replica(&mut self, who: usize) -> SimReplica {
+    fn replica(&mut self, replica_index: usize) -> SimReplica {
         let life = self.number();
         let dice = JitterDice::new(Some(self.trouble.seed ^ life));
-        let machine =
-            LeaseMachine::new(format!("{who}_{life}"), LeaseTiming::default(), dice, self.instant(self.now));
+        let machine = LeaseMachine::new(
+            format!("{replica_index}_{life}"),
+            LeaseTiming::default(),
+            dice,
+            self.instant(self.now),
+        );
         SimReplica {
             machine,
             stamps: LeaseStamps::default(),
@@ -185,7 +189,7 @@ impl LeaseWorld {
 
     fn delay(&mut self) -> SimMillis {
         let longest = if self.now < TROUBLE { self.trouble.longest_delay } else { 50 };
-        // Most are quick, or nobody would ever hold anything.
+        // Most delays are short, otherwise nobody would ever hold the Lease.
         let longest = if self.dice.random_between(0, 2) == 0 { longest } else { longest.min(300) };
         self.dice.random_between(0, longest)
     }
@@ -194,8 +198,8 @@ impl LeaseWorld {
         self.now < TROUBLE && self.dice.random_between(0, 99) < self.trouble.lost_percent
     }
 
-    fn stamp(&mut self, who: usize) -> Timestamp {
-        let replica = &mut self.replicas[who];
+    fn stamp(&mut self, replica_index: usize) -> Timestamp {
+        let replica = &mut self.replicas[replica_index];
         if self.dice.random_between(0, 3) == 0 {
             replica.wrong_by = self.dice.random_between(0, 20_000) as i64 - 10_000;
         }
@@ -203,7 +207,7 @@ impl LeaseWorld {
         replica.stamps.next(wall + SignedDuration::from_millis(self.now as i64))
     }
 
-    /// Runs until then and checks at each moment at which a hold can begin.
+    /// Runs until a time, and checks the invariant at each moment at which a hold can begin.
     fn run(&mut self, until: SimMillis) -> Result<(), TestCaseError> {
         while let Some(entry) = self.events.first_entry() {
             if entry.key().0 > until {
@@ -225,29 +229,34 @@ impl LeaseWorld {
         Ok(())
     }
 
-    /// Stopped ones, too: what they do next they do in that belief.
+    /// The replicas that believe that they hold the Lease. Stopped replicas count: they act on that belief
+    /// when they continue.
     fn holders(&self) -> Vec<(usize, u64, u64)> {
         let now = self.instant(self.now);
         let each = self.replicas.iter().enumerate();
-        each.filter_map(|(who, one)| one.machine.valid_hold(now).map(|hold| (who, one.life, hold.term)))
-            .collect()
+        each.filter_map(|(replica_index, replica)| {
+            replica.machine.valid_hold(now).map(|hold| (replica_index, replica.life, hold.term))
+        })
+        .collect()
     }
 
     fn happen(&mut self, event: SimEvent) {
-        let who = match &event {
+        let replica_index = match &event {
             SimEvent::Arrives { .. } => None,
-            SimEvent::Turn(who) | SimEvent::Restarts { who, .. } | SimEvent::Stops { who, .. } => Some(*who),
+            SimEvent::Turn(replica_index)
+            | SimEvent::Restarts { replica_index, .. }
+            | SimEvent::Stops { replica_index, .. } => Some(*replica_index),
             SimEvent::Answered { to, .. } | SimEvent::TimesOut { to, .. } => Some(*to),
         };
-        if let Some(who) = who
-            && self.replicas[who].stopped_until > self.now
+        if let Some(replica_index) = replica_index
+            && self.replicas[replica_index].stopped_until > self.now
         {
-            return self.at(self.replicas[who].stopped_until, event);
+            return self.at(self.replicas[replica_index].stopped_until, event);
         }
         match event {
-            SimEvent::Turn(who) => self.turn(who),
-            SimEvent::Stops { who, until } => self.replicas[who].stopped_until = until,
-            SimEvent::Restarts { who, releases } => self.restart(who, releases),
+            SimEvent::Turn(replica_index) => self.turn(replica_index),
+            SimEvent::Stops { replica_index, until } => self.replicas[replica_index].stopped_until = until,
+            SimEvent::Restarts { replica_index, releases } => self.restart(replica_index, releases),
             SimEvent::Arrives { from, life, id, sent, asked } => {
                 let wrote = !matches!(asked, SimRequest::Read);
                 let answer = self.serve(asked);
@@ -272,9 +281,9 @@ impl LeaseWorld {
         }
     }
 
-    /// Whether this is the request that it still waits for.
-    fn ends(&mut self, who: usize, life: u64, id: u64) -> bool {
-        let replica = &mut self.replicas[who];
+    /// Whether this is the request whose answer the replica still awaits.
+    fn ends(&mut self, replica_index: usize, life: u64, id: u64) -> bool {
+        let replica = &mut self.replicas[replica_index];
         let ends = replica.life == life && replica.waits_for == Some(id);
         if ends {
             replica.waits_for = None;
@@ -282,37 +291,39 @@ impl LeaseWorld {
         ends
     }
 
-    fn turn(&mut self, who: usize) {
-        if self.replicas[who].waits_for.is_some() {
+    fn turn(&mut self, replica_index: usize) {
+        if self.replicas[replica_index].waits_for.is_some() {
             return;
         }
-        let step = self.replicas[who].machine.next_step(self.instant(self.now));
-        let stamp = self.stamp(who);
-        let identity = self.replicas[who].machine.identity().to_string();
+        let step = self.replicas[replica_index].machine.next_step(self.instant(self.now));
+        let stamp = self.stamp(replica_index);
+        let identity = self.replicas[replica_index].machine.identity().to_string();
         let claim = LeaseClaim { identity: &identity, lasts_seconds: 15, stamp };
         match step {
             LeaseStep::Wait(until) => {
                 let when = until.duration_since(self.base).as_millis() as SimMillis + 1;
-                self.at(when, SimEvent::Turn(who));
+                self.at(when, SimEvent::Turn(replica_index));
             }
-            LeaseStep::Read => self.ask(who, SimRequest::Read),
-            LeaseStep::Create => self.ask(who, SimRequest::Create(new_lease_object("ns", "l", &claim))),
-            LeaseStep::Claim(lease) => self.ask(who, SimRequest::Put(lease.claimed_object(&claim))),
+            LeaseStep::Read => self.ask(replica_index, SimRequest::Read),
+            LeaseStep::Create => {
+                self.ask(replica_index, SimRequest::Create(new_lease_object("ns", "l", &claim)));
+            }
+            LeaseStep::Claim(lease) => self.ask(replica_index, SimRequest::Put(lease.claimed_object(&claim))),
         }
     }
 
-    fn ask(&mut self, who: usize, asked: SimRequest) {
-        let (id, life, sent) = (self.number(), self.replicas[who].life, self.now);
-        self.replicas[who].waits_for = Some(id);
+    fn ask(&mut self, replica_index: usize, asked: SimRequest) {
+        let (id, life, sent) = (self.number(), self.replicas[replica_index].life, self.now);
+        self.replicas[replica_index].waits_for = Some(id);
         if !self.is_lost() {
             let when = sent + self.delay();
-            self.at(when, SimEvent::Arrives { from: who, life, id, sent, asked });
+            self.at(when, SimEvent::Arrives { from: replica_index, life, id, sent, asked });
         }
         let patience = LeaseTiming::default().answer_timeout().as_millis() as SimMillis;
-        self.at(sent + patience, SimEvent::TimesOut { to: who, life, id });
+        self.at(sent + patience, SimEvent::TimesOut { to: replica_index, life, id });
     }
 
-    /// As the API server does it: a write counts if nobody was faster.
+    /// Applies a write as the API server does: it counts if nobody else was faster.
     fn serve(&mut self, asked: SimRequest) -> SimAnswer {
         let text = |object: &Value, pointer| object.pointer(pointer).cloned();
         let mut object = match (asked, &self.lease) {
@@ -337,9 +348,9 @@ impl LeaseWorld {
         SimAnswer::Lease(LeaseRecord::from_value(object).unwrap())
     }
 
-    fn take(&mut self, who: usize, sent: SimMillis, wrote: bool, answer: SimAnswer) {
+    fn take(&mut self, replica_index: usize, sent: SimMillis, wrote: bool, answer: SimAnswer) {
         let (sent, now) = (self.instant(sent), self.instant(self.now));
-        let machine = &mut self.replicas[who].machine;
+        let machine = &mut self.replicas[replica_index].machine;
         match answer {
             SimAnswer::Lease(lease) if wrote => machine.on_write_accepted(sent, now, lease),
             SimAnswer::Lease(lease) => machine.lease_read(now, Some(lease)),
@@ -348,19 +359,19 @@ impl LeaseWorld {
         }
     }
 
-    fn restart(&mut self, who: usize, releases: bool) {
-        let stamp = self.stamp(who);
-        let machine = &mut self.replicas[who].machine;
+    fn restart(&mut self, replica_index: usize, releases: bool) {
+        let stamp = self.stamp(replica_index);
+        let machine = &mut self.replicas[replica_index].machine;
         let lease = machine.seen_lease().filter(|lease| lease.holder == machine.identity()).cloned();
         if machine.give_up_hold()
             && releases
             && let Some(lease) = lease
         {
-            self.ask(who, SimRequest::Put(lease.released_object(stamp)));
+            self.ask(replica_index, SimRequest::Put(lease.released_object(stamp)));
         }
-        // What it has sent may still come through.
-        self.replicas[who] = self.replica(who);
-        self.at(self.now, SimEvent::Turn(who));
+        // Requests that it has sent may still take effect.
+        self.replicas[replica_index] = self.replica(replica_index);
+        self.at(self.now, SimEvent::Turn(replica_index));
     }
 }
 
@@ -384,7 +395,7 @@ proptest! {
     }
 }
 
-/// Otherwise the property above would be true of replicas that never hold anything.
+/// Without this, the property above would also hold for replicas that never hold anything.
 #[test]
 fn holds_begin_and_end_many_times_in_the_trouble() {
     let worlds = (1..=20).map(|seed| {

@@ -117,7 +117,8 @@ fn a_renewal_goes_on_with_the_term_and_one_after_the_end_begins_another() {
     bench.wins(0.0, 0.1);
     bench.wins(9.0, 9.9);
     assert_eq!(bench.held(18.9), Some(1));
-    // Sent before the end and answered after it: meanwhile nobody was told that it is held.
+    // The request was sent before the end and answered after it. Meanwhile the lease was not reported as
+    // held.
     bench.wins(18.9, 19.1);
     assert_eq!(bench.held(19.1), Some(2));
 }
@@ -164,7 +165,7 @@ fn a_lease_that_somebody_else_wrote_between_two_reads_begins_another_term_and_ou
 fn a_holder_renews_every_period_and_reads_at_once_after_a_conflict_but_not_twice() {
     let mut bench = MachineBench::new();
     bench.finds(0.0, None);
-    // Somebody sets a label meanwhile: what the holder wrote stands in it.
+    // Somebody sets a label meanwhile, and the holder's content is unchanged.
     let labelled = bench.lease("u", "a");
     let (sent, answered) = (bench.at(0.0), bench.at(0.1));
     bench.machine.on_write_accepted(sent, answered, labelled.clone());
@@ -195,7 +196,7 @@ fn a_deleted_lease_is_made_again_at_once_by_its_holder_and_by_others_when_its_ho
     assert!(matches!(other.machine.next_step(other.at(3.0)), LeaseStep::Wait(_)));
     other.finds(15.9, None);
     assert!(matches!(other.machine.next_step(other.at(15.9)), LeaseStep::Wait(_)));
-    // Nor does one that a third has made and released meanwhile end it.
+    // A lease that a third party has created and released meanwhile does not end it either.
     let anew = other.lease("v", "");
     other.finds(15.95, Some(anew));
     assert!(!other.takes(15.95));
@@ -213,7 +214,7 @@ fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
     assert!(!bench.takes(14.9));
     bench.finds(15.0, Some(theirs.clone()));
     assert!(bench.takes(15.0));
-    // Somebody else may have written it, and a week of it would be a week without a leader.
+    // Somebody else may have written it, and a duration of a week would leave a week without a leader.
     theirs.lasts = Some(Duration::from_secs(1_000_000));
     theirs.uid = "v".to_string();
     bench.finds(16.0, Some(theirs.clone()));
@@ -221,7 +222,7 @@ fn a_lease_is_waited_for_no_longer_than_our_own_whatever_duration_it_says() {
     assert!(!bench.takes(30.9) && !bench.machine.is_left(bench.at(30.9)));
     bench.finds(31.0, Some(theirs.clone()));
     assert!(bench.takes(31.0) && bench.machine.is_left(bench.at(31.0)));
-    // Nor does it hold anybody up once it is deleted.
+    // It does not delay anybody once it is deleted, either.
     theirs.uid = "w".to_string();
     bench.finds(32.0, Some(theirs));
     bench.finds(33.0, None);
