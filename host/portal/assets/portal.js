@@ -122,7 +122,8 @@
     Boolean(keyOf(node)) && (within(node, pointer) || within(node, document.activeElement) || isSelected(node));
 
   // What a reader chose or typed is theirs. A default that comes later would take the choice of a group away.
-  const isTheirs = (field) => touched.has(field) || Boolean(field.form && touched.has(field.form));
+  const isTheirs = (field) =>
+    field.type !== "hidden" && (touched.has(field) || Boolean(field.form && touched.has(field.form)));
 
   function adoptAttributes(from, to) {
     const isField = from.matches("input, select, textarea");
@@ -275,6 +276,12 @@
     }
   }
 
+  // Says so where a page is looked at less often than it should be.
+  function slowPace(pause) {
+    const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
+    return pause < 3 * PAUSE ? "" : `Live, every ${every} s: this page takes ${takes} s`;
+  }
+
   // Looks at the page again, and says how that went: `soon` is for what has changed, `now` for a page that was not looked
   // at for a while. It answers the position up to which the page knows the states.
   function renewal(say) {
@@ -371,8 +378,7 @@
     const renew = renewal({
       done: (late, pause) => {
         [trouble, waits] = ["", late];
-        const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
-        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${every} s: this page takes ${takes} s`;
+        pace = slowPace(pause) || "Live";
         show();
       },
       failed: (why) => {
@@ -539,14 +545,14 @@
 
   // A page of figures alone says nothing while all is well.
   function figures() {
-    const show = (why) => {
-      live.hidden = !why;
-      live.dataset.state = "waiting";
-      live.textContent = `Paused: ${why}`;
+    const show = (why, pace = "") => {
+      live.hidden = !why && !pace;
+      live.dataset.state = why ? "waiting" : "open";
+      live.textContent = why ? `Paused: ${why}` : pace;
     };
     const renew = renewal({
-      done: show,
-      failed: show,
+      done: (late, pause) => show(late, slowPace(pause)),
+      failed: (why) => show(why),
       elsewhere: (address) => location.assign(address),
       rests: () => false,
     });
