@@ -109,17 +109,21 @@
   let pointer = null;
 
   const within = (part, node) => Boolean(node) && part.contains(node);
-  const isSelected = (node) => {
+  // A browser lays the page out before it tells its selection, so each pass over the page asks once.
+  let selected = null;
+  const readSelection = () => {
     const selection = getSelection();
-    return !selection.isCollapsed && selection.rangeCount > 0 && selection.getRangeAt(0).intersectsNode(node);
+    selected = selection.isCollapsed || selection.rangeCount === 0 ? null : selection.getRangeAt(0);
   };
+  const isSelected = (node) => Boolean(selected) && selected.intersectsNode(node);
   const keyOf = (node) => (node.nodeType === 1 && (node.id || node.dataset.uid || node.dataset.key)) || "";
   // A row that the reader points at or works in stays where it is.
   const isInUse = (node) =>
     Boolean(keyOf(node)) && (within(node, pointer) || within(node, document.activeElement) || isSelected(node));
 
   // What a reader chose or typed is theirs. A default that comes later would take the choice of a group away.
-  const isTheirs = (field) => touched.has(field) || Boolean(field.form && touched.has(field.form));
+  const isTheirs = (field) =>
+    field.type !== "hidden" && (touched.has(field) || Boolean(field.form && touched.has(field.form)));
 
   function adoptAttributes(from, to) {
     const isField = from.matches("input, select, textarea");
@@ -137,11 +141,11 @@
     if (classes !== (from.getAttribute("class") || "")) from.setAttribute("class", classes);
   }
 
-  // `late` collects what has to wait until the reader is done with it.
-  function adopt(from, to, late) {
+  // `found.late` collects what has to wait until the reader is done with it, and `found.changed` the rows with news.
+  function adopt(from, to, found) {
     if (from.nodeType !== 1) {
       if (from.nodeValue === to.nodeValue) return;
-      if (isSelected(from)) late.add("text is selected");
+      if (isSelected(from)) found.late.add("text is selected");
       else from.nodeValue = to.nodeValue;
       return;
     }
@@ -150,15 +154,14 @@
     if (from.localName === "select" && (isTheirs(from) || from === document.activeElement)) return;
     const isNews = from.dataset.seq !== undefined && from.dataset.seq !== to.dataset.seq;
     adoptAttributes(from, to);
-    if (from.localName !== "textarea" || !isTheirs(from)) adoptChildren(from, to, late);
+    if (from.localName !== "textarea" || !isTheirs(from)) adoptChildren(from, to, found);
     if (isNews) {
       from.classList.remove("changed");
-      void from.getBoundingClientRect();
-      from.classList.add("changed");
+      found.changed.push(from);
     }
   }
 
-  function adoptChildren(from, to, late) {
+  function adoptChildren(from, to, found) {
     const wanted = new Set([...to.children].map(keyOf).filter(Boolean));
     const known = new Map([...from.children].map((child) => [keyOf(child), child]).filter(([key]) => key));
     const used = new Set();
@@ -170,7 +173,7 @@
         const key = keyOf(here);
         if (used.has(here)) at = here.nextSibling;
         else if (key && !wanted.has(key) && isInUse(here)) {
-          late.add("a row is in use");
+          found.late.add("a row is in use");
           at = here.nextSibling;
         } else if (key && !wanted.has(key)) {
           at = here.nextSibling;
@@ -190,18 +193,24 @@
       }
       used.add(match);
       if (match === at) at = match.nextSibling;
-      else if (isInUse(match)) late.add("a row is in use");
+      else if (isInUse(match)) found.late.add("a row is in use");
       else from.insertBefore(match, at);
-      adopt(match, next, late);
+      adopt(match, next, found);
     }
     while (at) {
       const here = at;
       at = here.nextSibling;
       if (used.has(here)) continue;
-      if (isInUse(here)) late.add("a row is in use");
-      else if (isSelected(here)) late.add("text is selected");
+      if (isInUse(here)) found.late.add("a row is in use");
+      else if (isSelected(here)) found.late.add("text is selected");
       else here.remove();
     }
+  }
+
+  // An animation begins again once the browser has laid the page out without it: once for all rows.
+  function highlight(rows) {
+    if (rows.length > 0) void document.body.getBoundingClientRect();
+    for (const row of rows) row.classList.add("changed");
   }
 
   function newcomer(next, parent) {
@@ -257,6 +266,7 @@
 
   // Times that are not over grow from what the server said last, whatever the clock here says.
   function tick() {
+    readSelection();
     for (const part of document.querySelectorAll("[data-ticks]")) {
       let base = tickers.get(part);
       if (!base || base.ms !== part.dataset.ticks) tickers.set(part, (base = { ms: part.dataset.ticks, at: performance.now() }));
@@ -264,6 +274,12 @@
       const text = ms > 0 ? span(ms) : "";
       if (part.textContent !== text && !isSelected(part)) part.textContent = text;
     }
+  }
+
+  // Says so where a page is looked at less often than it should be.
+  function slowPace(pause) {
+    const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
+    return pause < 3 * PAUSE ? "" : `Live, every ${every} s: this page takes ${takes} s`;
   }
 
   // Looks at the page again, and says how that went: `soon` is for what has changed, `now` for a page that was not looked
@@ -277,23 +293,25 @@
       const answer = await fetch(location.href, { headers, cache: "no-store" });
       if (answer.redirected) return say.elsewhere(answer.url);
       if (answer.status !== 304 && !answer.ok) throw new Error(`the server answers ${answer.status}`);
-      const late = new Set();
+      const found = { late: new Set(), changed: [] };
       if (answer.status !== 304) {
         const page = new DOMParser().parseFromString(await answer.text(), "text/html");
         zones(page);
         copies(page);
+        readSelection();
         anchored(() => {
           for (const region of document.querySelectorAll("[data-live]")) {
             const now = page.getElementById(region.id);
-            if (now) adopt(region, now, late);
+            if (now) adopt(region, now, found);
           }
           tick();
         });
+        highlight(found.changed);
         // What waits is taken over by the next look, also if the page is the same by then.
-        isLate = late.size > 0;
+        isLate = found.late.size > 0;
         tag = isLate ? "" : answer.headers.get("etag") || "";
       }
-      say.done(late.has("text is selected") ? "text is selected" : "", pause);
+      say.done(found.late.has("text is selected") ? "text is selected" : "", pause);
       return answer.headers.get("kubewitness-position");
     };
     const look = async () => {
@@ -360,8 +378,7 @@
     const renew = renewal({
       done: (late, pause) => {
         [trouble, waits] = ["", late];
-        const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
-        pace = pause < 3 * PAUSE ? "Live" : `Live, every ${every} s: this page takes ${takes} s`;
+        pace = slowPace(pause) || "Live";
         show();
       },
       failed: (why) => {
@@ -528,14 +545,14 @@
 
   // A page of figures alone says nothing while all is well.
   function figures() {
-    const show = (why) => {
-      live.hidden = !why;
-      live.dataset.state = "waiting";
-      live.textContent = `Paused: ${why}`;
+    const show = (why, pace = "") => {
+      live.hidden = !why && !pace;
+      live.dataset.state = why ? "waiting" : "open";
+      live.textContent = why ? `Paused: ${why}` : pace;
     };
     const renew = renewal({
-      done: show,
-      failed: show,
+      done: (late, pause) => show(late, slowPace(pause)),
+      failed: (why) => show(why),
       elsewhere: (address) => location.assign(address),
       rests: () => false,
     });

@@ -30,7 +30,9 @@ Kubewitness playground: a simulated cluster, training jobs, three plugins. Nothi
   open   http://{address}                         the portal: jobs, timelines, plugins
   try    {program} jobs{server}
          {program} get pods -n team-vision -w{server}
-         {program} timeline job/NAME -n team-vision{server}
+         {program} jobs --cause out-of-memory{server}
+         {program} why job/NAME -n NAMESPACE{server}
+         {program} timeline job/NAME -n NAMESPACE{server}
          {program} gaps{server}
          {program} status{server}
          kubectl --kubeconfig {data}/kubeconfig get jobs -A -w

@@ -29,7 +29,7 @@ pub(super) async fn page(
     let notices = render_notices(&status, not_ready.as_deref());
     let content = html! {
         div.head { h1 { "Health" } }
-        div #figures data-live data-refresh="5" {
+        div #figures data-live data-refresh="1" {
             (render_verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
             (notices)
             @if status.restricted { (render_restricted("How far plugins, sources and the journal are")) }

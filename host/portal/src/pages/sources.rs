@@ -26,7 +26,7 @@ pub(super) async fn page(
     let not_ready = visible.not_ready().await?;
     let content = html! {
         div.head { h1 { "Sources" } }
-        div #figures data-live data-refresh="5" {
+        div #figures data-live data-refresh="1" {
             (render_notices(&status, not_ready.as_deref()))
             @if status.restricted { (render_restricted(&status.sources)) }
             @else { section aria-label="Sources" { (render_sources(&status.sources)) } }

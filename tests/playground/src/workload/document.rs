@@ -192,6 +192,29 @@ fn job_condition(condition: &JobCondition) -> Value {
     })
 }
 
+/// How many nodes the cluster has.
+const NODES: u32 = 12;
+
+/// The number of the node that the scheduler chooses for a pod of this name.
+fn node_number(pod: &str) -> u32 {
+    pod.bytes().map(u32::from).sum::<u32>() % NODES + 1
+}
+
+/// The node that the scheduler chooses for a pod of this name.
+pub fn node_name(pod: &str) -> String {
+    format!("gpu-node-{}", node_number(pod))
+}
+
+/// The scheduler's request that a pod run on its node.
+pub fn binding(namespace: &str, pod: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod, "namespace": namespace},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node_name(pod)},
+    })
+}
+
 /// The status of a pod; `before` is the status that it replaces.
 pub fn pod_status(
     plan: &WorkloadPlan,
@@ -217,7 +240,7 @@ pub fn pod_status(
         return status;
     }
     status["startTime"] = json!(rfc3339(facts.scheduled.unwrap_or(now)));
-    status["hostIP"] = json!("10.0.0.17");
+    status["hostIP"] = json!(format!("10.0.0.{}", 10 + node_number(&facts.name)));
     if let Some(disruption) = find_condition(before, "DisruptionTarget")
         && let Some(conditions) = status["conditions"].as_array_mut()
     {
@@ -250,10 +273,13 @@ fn disruption(reason: &str, message: &str, now: u64) -> Value {
     })
 }
 
+/// The queue's message about a job that it preempts.
+pub const MADE_ROOM: &str = "Preempted to accommodate a workload of higher priority in the ClusterQueue";
+
 fn disrupted(before: &Value, reason: &str, now: u64) -> Value {
     let message = match reason {
         "PreemptionByScheduler" => "default-scheduler: preempting to accommodate a higher priority pod",
-        _ => "Preempted to accommodate a workload of higher priority in the ClusterQueue",
+        _ => MADE_ROOM,
     };
     let mut status = before.clone();
     match status["conditions"].as_array_mut() {

@@ -230,6 +230,9 @@ impl DrivenLife {
         pod: PodIndex,
         state: &PodState,
     ) -> Result<(), WorkloadError> {
+        if *state == PodState::Creating {
+            self.bind_pod(api, pod).await?;
+        }
         let now = time::now();
         let facts = &mut self.pods[pod];
         match state {
@@ -261,6 +264,17 @@ impl DrivenLife {
             }
         }
         Err(WorkloadError::Contended { path, tries: CONFLICTS })
+    }
+
+    /// Has the pod run on its node, as the scheduler does. An earlier try may have had the same effect.
+    async fn bind_pod(&mut self, api: &WorkloadApi, pod: PodIndex) -> Result<(), WorkloadError> {
+        let binding = document::binding(&self.life.plan().namespace, &self.pods[pod].name);
+        api.create(&format!("{}/binding", self.pod_path(pod)), &binding).await?;
+        match api.get(&self.pod_path(pod)).await? {
+            WriteEnd::Done(bound) => self.documents[pod] = bound,
+            _ => self.life.pod_vanished(pod),
+        }
+        Ok(())
     }
 
     async fn delete_pod(&mut self, api: &WorkloadApi, pod: PodIndex) -> Result<(), WorkloadError> {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::WorkloadError;
 use super::api::{WorkloadApi, WriteEnd};
+use super::document::{MADE_ROOM, node_name};
 use super::life::{JobState, LifeAction, PodState};
 use super::plan::WorkloadPlan;
 use super::time;
@@ -45,6 +46,7 @@ pub struct JobEvents {
 }
 
 const JOBS: &str = "job-controller";
+const QUEUE: &str = "kueue-job-controller";
 const SCHEDULER: &str = "default-scheduler";
 const KUBELET: &str = "kubelet";
 
@@ -52,7 +54,9 @@ const KUBELET: &str = "kubelet";
 fn of_job(action: &LifeAction, pod: &str) -> Vec<EventContent> {
     match action {
         LifeAction::CreatePod(_) => vec![normal(JOBS, "SuccessfulCreate", format!("Created pod: {pod}"))],
-        LifeAction::Suspend(true) => vec![normal(JOBS, "Suspended", "Job suspended")],
+        LifeAction::Suspend(true) => {
+            vec![normal(QUEUE, "Stopped", MADE_ROOM), normal(JOBS, "Suspended", "Job suspended")]
+        }
         LifeAction::Suspend(false) => vec![normal(JOBS, "Resumed", "Job resumed")],
         LifeAction::WriteJob(state) => of_end(state).into_iter().collect(),
         _ => Vec::new(),
@@ -80,7 +84,11 @@ fn of_pod(state: &PodState, plan: &WorkloadPlan, pod: &str) -> Vec<EventContent>
              preemption victims found for incoming pod.",
         )],
         PodState::Creating => vec![
-            normal(SCHEDULER, "Scheduled", format!("Successfully assigned {namespace}/{pod} to gpu-node-7")),
+            normal(
+                SCHEDULER,
+                "Scheduled",
+                format!("Successfully assigned {namespace}/{pod} to {}", node_name(pod)),
+            ),
             normal(KUBELET, "Pulling", format!("Pulling image \"{image}\"")),
         ],
         PodState::Waiting("ImagePullBackOff") => {
@@ -94,9 +102,16 @@ fn of_pod(state: &PodState, plan: &WorkloadPlan, pod: &str) -> Vec<EventContent>
             normal(KUBELET, "Started", format!("Started container {container}")),
         ],
         PodState::Evicted => vec![warning(KUBELET, "Evicted", "The node was low on resource: memory.")],
-        PodState::Disrupted(_) => {
-            vec![normal(SCHEDULER, "Preempted", "Preempted by a pod of a higher priority")]
+        PodState::Disrupted("PreemptionByScheduler") => {
+            let node = node_name(pod);
+            vec![normal(
+                SCHEDULER,
+                "Preempted",
+                format!("Preempted by a pod of a higher priority on node {node}"),
+            )]
         }
+        // The queue tells it of the job.
+        PodState::Disrupted(_) => Vec::new(),
         PodState::Killed => vec![normal(KUBELET, "Killing", format!("Stopping container {container}"))],
         PodState::Ended { .. } => Vec::new(),
     }
@@ -218,6 +233,11 @@ mod tests {
         assert_eq!(reasons(PodState::Waiting("ImagePullBackOff")), [(false, "BackOff")]);
         assert_eq!(reasons(PodState::Running), [(false, "Pulled"), (false, "Started")]);
         assert!(reasons(PodState::Ended { exit_code: 1, reason: "Error" }).is_empty());
+        // A queue preempts a job, and no scheduler had a part in it.
+        assert_eq!(reasons(PodState::Disrupted("PreemptionByScheduler")), [(false, "Preempted")]);
+        assert!(reasons(PodState::Disrupted("DeletionByQueue")).is_empty());
+        let told = of_job(&LifeAction::Suspend(true), "p");
+        assert_eq!(told.iter().map(|it| it.reason).collect::<Vec<_>>(), ["Stopped", "Suspended"]);
     }
 
     #[test]

@@ -57,6 +57,12 @@ async fn handle(State(server): State<SharedServer>, request: Request) -> Respons
     let mut objects = server.objects.lock().expect("not poisoned");
     let path = parts.uri.path().trim_end_matches("/status").to_owned();
     let version = server.version.fetch_add(1, Ordering::Relaxed).to_string();
+    if let Some(pod) = path.strip_suffix("/binding") {
+        let Some(bound) = objects.get_mut(pod) else { return status(StatusCode::NOT_FOUND, "NotFound") };
+        bound["spec"]["nodeName"] = body["target"]["name"].clone();
+        bound["metadata"]["resourceVersion"] = json!(version);
+        return (StatusCode::CREATED, Json(json!({"kind": "Status", "status": "Success"}))).into_response();
+    }
     if parts.method == Method::POST {
         let key = format!("{path}/{}", body["metadata"]["name"].as_str().expect("a name"));
         if objects.contains_key(&key) {

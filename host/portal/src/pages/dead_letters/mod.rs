@@ -94,20 +94,22 @@ pub(super) async fn page(
         div.head { h1 { "Dead letters" } (asked.render_form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
         (render_replays_under_way(replaying, is_cut))
-        @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
-        @for section in &shown { (section) }
-        @if untold {
-            p.hint {
-                "Not every dead letter was looked at for this page. " code { "kubewitness deadletters list" } " looks at all."
+        div #letters data-live {
+            @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
+            @for section in &shown { (section) }
+            @if untold {
+                p.hint {
+                    "Not every dead letter was looked at for this page. " code { "kubewitness deadletters list" } " looks at all."
+                }
             }
-        }
-        @if dropped > 0 {
-            p.hint {
-                @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (grouped_figure(dropped)) " " (plural_word(dropped, "state was", "states were"))
-                " dropped: " (plural_word(dropped, "it stays", "they stay")) " counted as dead."
+            @if dropped > 0 {
+                p.hint {
+                    @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (grouped_figure(dropped)) " " (plural_word(dropped, "state was", "states were"))
+                    " dropped: " (plural_word(dropped, "it stays", "they stay")) " counted as dead."
+                }
             }
+            @if !records.is_empty() { (done_before(&records)) }
         }
-        @if !records.is_empty() { (done_before(&records)) }
     };
     Ok(PageContent::new("Dead letters", "/deadletters", content))
 }
@@ -127,10 +129,10 @@ fn outcome_of_form(params: &QueryParams) -> Result<Option<String>, Problem> {
         .map(|count| format!("{} would be replayed or dropped; nothing was changed.", grouped_figure(count))))
 }
 
-/// The progress of replays: letters that are being replayed and not finished. The script polls it.
+/// The progress of replays: letters that are being replayed and not finished. The script polls it, and the letters with it.
 fn render_replays_under_way(count: u64, is_cut: bool) -> Markup {
     html! {
-        div #figures data-live data-refresh="2" {
+        div #figures data-live data-refresh="1" {
             @if count > 0 {
                 p.notice role="status" {
                     @if is_cut { "At least " } (grouped_figure(count)) " " (plural_word(count, "state is", "states are")) " being replayed. What fails again is parked again."
@@ -143,7 +145,7 @@ fn render_replays_under_way(count: u64, is_cut: bool) -> Markup {
 /// Lists the acts of people on letters that may not exist any more.
 fn done_before(records: &[LetterRecordView]) -> Markup {
     html! {
-        section aria-labelledby="records" {
+        section data-key="records" aria-labelledby="records" {
             h2 id="records" { "What was done" }
             div.scroll tabindex="0" role="group" aria-label="What was done" { table.dense.folds {
                 caption { @if records.len() < RECORDS { "The newest first" } @else { "The newest " (grouped_figure(RECORDS as u64)) } }

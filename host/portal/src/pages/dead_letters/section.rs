@@ -152,7 +152,7 @@ impl LetterSection {
         let first = self.is_behind.then(|| asked.page_of_plugin(name, None));
         let next = self.next.as_ref().map(|next| asked.page_of_plugin(name, Some(&next.to_string())));
         html! {
-            section aria-labelledby={ "plugin-" (name) } {
+            section data-key={ "letters-" (name) } aria-labelledby={ "plugin-" (name) } {
                 h2 id={ "plugin-" (name) } { (name) }
                 form.replay method="post" action="/deadletters/replay" {
                     (asked.hidden_fields(name))
@@ -202,7 +202,7 @@ fn render_row(view: &DeadLetterView) -> Markup {
     let letter = &view.letter;
     let choose = format!("Choose position {}", letter.seq);
     html! {
-        tr {
+        tr data-key={ "letter-" (letter.seq) } {
             td data-label="Choose" { input type="checkbox" name="seq" value=(letter.seq) aria-label=(choose) disabled[letter.replaying]; }
             td.num data-label="Position" { a href={ "/states/" (letter.seq) } { (letter.seq) } }
             td.object data-label="Object" { (object_link(&view.object)) }

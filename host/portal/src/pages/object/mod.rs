@@ -7,6 +7,7 @@
 
 mod event;
 mod events;
+mod evidence;
 mod lanes;
 mod moment;
 pub(super) mod mutes;
@@ -24,7 +25,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::search::DocumentFacts;
-use kubewitness_core::views::{Cause, DeliveryMap, TimelineQuery, TimelineView};
+use kubewitness_core::views::{DeliveryMap, TimelineQuery, TimelineView};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State as Witnessed, story};
 use maud::{Markup, html};
 
@@ -163,12 +164,11 @@ pub(super) async fn page(
         false => DeliveryMap::new(),
     };
     let told = newest_document(&visible, last, &view.states).await;
-    let words = view.why.as_ref().map(|why| why.sentence.as_str()).unwrap_or_default();
-    let cause = view.why.as_ref().and_then(|why| why.cause.as_ref());
+    let why = view.why.as_ref().filter(|why| !why.sentence.is_empty());
     let content = html! {
         (render_crumbs(object))
         div.head { h1 { (object.name) } (render_how_it_ended(last)) }
-        @if !words.is_empty() { p.story #why { (words) "." @if let Some(cause) = cause { " " (render_evidence_link(cause)) } } }
+        @if let Some(why) = why { p.story #why { (why.sentence) "." (evidence::render_evidence_links(why)) } }
         p.lead { (render_status_reason(&story::last_work_status(last))) }
         (moment) (render_cut_link(&view, asked))
         (render_facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
@@ -266,11 +266,6 @@ async fn gaps_of_story(
         }
     }
     Ok(holes)
-}
-
-/// A link to the state on which the cause is based.
-fn render_evidence_link(cause: &Cause) -> Markup {
-    html! { a href={ "/states/" (cause.seq) } title="The state that this rests on" { "State " (cause.seq) } }
 }
 
 /// The object's own lane, then one for each object that it owns, in order of appearance.

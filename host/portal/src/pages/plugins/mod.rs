@@ -36,7 +36,7 @@ pub(super) async fn page(
     }
     let content = html! {
         div.head { h1 { "Plugins" } }
-        div #figures data-live data-refresh="5" {
+        div #figures data-live data-refresh="1" {
             (render_notices(&status, not_ready.as_deref()))
             section aria-label="Plugins" {
                 @if status.restricted { (super::parts::render_restricted("What plugins there are and how far they are")) }

@@ -57,6 +57,10 @@ fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
         text.push_str(&known_facts(cause));
         text.push_str(&states_before(view, cause, wide));
     }
+    if !why.also.is_empty() {
+        text.push('\n');
+        text.push_str(&others_table(&why.also, wide));
+    }
     let warnings: Vec<_> = view.events.iter().filter(|event| event.kind == "Warning").collect();
     if !warnings.is_empty() {
         text.push('\n');
@@ -113,6 +117,21 @@ fn states_before(view: &TimelineView, cause: &Cause, wide: bool) -> String {
     if of_object.is_empty() { String::new() } else { format!("\n{}", table.render()) }
 }
 
+/// Other pods that failed, each with the state that says so.
+fn others_table(others: &[Cause], wide: bool) -> String {
+    let mut table = TextTable::new(&["ALSO", "OBJECT", "WHEN", "STATE"]).with_whole_cells(wide);
+    for other in others {
+        let object = other.object.as_ref();
+        table.push_row(vec![
+            other.kind.as_str().to_owned(),
+            object.map(|it| format!("{}/{}", it.kind.to_lowercase(), it.name)).unwrap_or_default(),
+            ZoneArg::local_zone().show_time(other.at_ms),
+            other.seq.to_string(),
+        ]);
+    }
+    table.render()
+}
+
 fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
     let mut table = TextTable::new(&["WARNED AT", "REASON", "OBJECT", "MESSAGE"]).with_whole_cells(wide);
     for event in warnings {
@@ -124,4 +143,22 @@ fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
         ]);
     }
     table.render()
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ObjectRef;
+    use kubewitness_core::views::CauseKind;
+
+    use super::*;
+
+    #[test]
+    fn other_pods_that_failed_are_told_with_their_states() {
+        let pod = ObjectRef { kind: "Pod".into(), name: "train-1".into(), ..ObjectRef::default() };
+        let other = Cause { kind: CauseKind::ExitCode, object: Some(pod), seq: 4711, ..Cause::default() };
+        let why = WhyView { sentence: "Runs".into(), also: vec![other], ..WhyView::default() };
+        let told = text(&TimelineView::default(), &why, false);
+        let row = told.lines().find(|line| line.starts_with("exit-code")).unwrap_or_default();
+        assert!(row.contains("pod/train-1") && row.ends_with("4711"), "{told}");
+    }
 }

@@ -316,6 +316,38 @@ async fn a_dead_letter_is_chosen_tried_and_replayed_in_a_browser_without_script(
     .await;
 }
 
+#[tokio::test]
+async fn an_open_page_of_dead_letters_follows_and_keeps_what_was_chosen_and_typed() {
+    if !has_driver("letters::an_open_page_of_dead_letters_follows").await {
+        return;
+    }
+    in_scratch("letters-live", async |scratch| {
+        let (simulator, options) = lab(scratch).await?;
+        let mut run = Kubewitness::start("run", &options, scratch.path())?;
+        let four = |status: &StatusView| status.plugins.iter().any(|p| p.name == "probe" && p.dead == 4);
+        run.status_when(WITHIN, "four dead letters", four).await?;
+        let browser = Browser::start(scratch.path()).await?;
+        browser.open(&format!("http://{}/deadletters", run.address())).await?;
+        let form = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it);";
+        let typed = "window.isSame = true; of('[name=seq]').click(); of('[name=reason]').value = 'mended'; \
+            of('[name=reason]').dispatchEvent(new Event('input', {bubbles: true}));";
+        browser.script(&format!("{form} {typed}")).await?;
+        fails_with(&simulator, "late", "trap").await?;
+        let shown = "return [of('caption').textContent, form.querySelectorAll('tbody tr').length, of('[name=on_page]').value]";
+        let five = async || {
+            let shown = browser.script(&format!("{form} {shown}")).await?;
+            Ok((shown == json!(["5 dead letters", 5, "5"])).then_some(()))
+        };
+        until(WITHIN, "the fifth letter on the page", five).await?;
+        let kept = "return [window.isSame, of('[name=seq]').checked, of('[name=reason]').value]";
+        let kept = browser.script(&format!("{form} {kept}")).await?;
+        ensure!(kept == json!([true, true, "mended"]), "{kept}");
+        browser.close().await?;
+        run.stop().await
+    })
+    .await;
+}
+
 /// A click without a choice asks for the number of dead letters, and another number changes nothing.
 async fn all_need_their_number(browser: &Browser, portal: &str) -> Result<()> {
     browser.open(&format!("{portal}/deadletters?plugin=probe&error=longer")).await?;

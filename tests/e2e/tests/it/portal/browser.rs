@@ -145,6 +145,7 @@ async fn look(scratch: &Scratch, portal: &str) -> Result<()> {
     let seq = job["seq"].as_u64().context("a position")?;
     document_elsewhere(&browser, &format!("{portal}/states/{seq}")).await?;
     rows_come_and_the_pointer_keeps_its_own(&browser, portal).await?;
+    a_look_asks_for_the_layout_a_few_times(&browser, portal).await?;
     a_story_follows(&browser, portal).await?;
     at_hand(&browser, portal).await?;
 
@@ -252,6 +253,28 @@ async fn rows_come_and_the_pointer_keeps_its_own(browser: &Browser, portal: &str
     browser.script(&press).await?;
     let state = format!("{live} return live.dataset.state");
     until(WITHIN, "it to go on", async || Ok((browser.script(&state).await? == "open").then_some(()))).await
+}
+
+/// A browser lays a changed page out before it tells the selection. So a look asks for that once and not for each row:
+/// a list of a hundred jobs took a second, and followed every four.
+async fn a_look_asks_for_the_layout_a_few_times(browser: &Browser, portal: &str) -> Result<()> {
+    const A_FEW: u64 = 20;
+    browser.open(&format!("{portal}/")).await?;
+    let count = "window.asked = 0; window.looks = []; \
+        const of = Object.getOwnPropertyDescriptor(Selection.prototype, 'isCollapsed').get; \
+        Object.defineProperty(Selection.prototype, 'isCollapsed', {get() { window.asked += 1; return of.call(this); }}); \
+        const ask = window.fetch; \
+        window.fetch = (...request) => { window.looks.push(window.asked); window.asked = 0; return ask(...request); };";
+    browser.script(count).await?;
+    let three = async || {
+        let looks = browser.script("return window.looks").await?;
+        Ok(looks.as_array().filter(|looks| looks.len() > 3).cloned())
+    };
+    let looks = until(WITHIN, "three looks", three).await?;
+    let rows = browser.script("return document.querySelectorAll('#objects tbody tr').length").await?;
+    ensure!(looks.iter().all(|asked| asked.as_u64() < Some(A_FEW)), "{looks:?} with {rows} rows");
+    ensure!(looks.iter().any(|asked| asked.as_u64() > Some(0)), "a look asks what is selected: {looks:?}");
+    Ok(())
 }
 
 /// The page of a job follows its states, and what its reader does with it stays: an open part, a choice, a selection.

@@ -84,6 +84,11 @@ async fn agree(data: &std::path::Path) -> Result<()> {
     let keys: HashSet<_> = notifications.iter().filter_map(|line| line["key"].as_str()).collect();
     ensure!(!keys.is_empty(), "nobody was told of an outcome in twenty seconds");
     ensure!(keys.len() == notifications.len(), "every notification has a key of its own");
+    // A story names the node, so the pods of the simulated cluster need one.
+    let failed = "SELECT sentence FROM object_outcomes WHERE pod IS NOT NULL";
+    ensure!(!platform.texts(failed).await?.is_empty(), "no pod failed in twenty seconds");
+    let nowhere = platform.texts(&format!("{failed} AND node IS NULL")).await?;
+    ensure!(nowhere.is_empty(), "pods that failed on no node: {nowhere:?}");
     // By default people hear of outcomes, and of each once.
     let mut outcomes = HashSet::new();
     for body in notifications.iter().map(|line| &line["body"]) {

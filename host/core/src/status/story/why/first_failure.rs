@@ -37,7 +37,12 @@ impl<'a> PodFailures<'a> {
         let after = if is_pod_itself(story) { 0 } else { earlier_failure(story) };
         let mut failures: Vec<FailureStates<'a>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for state in story.pod_states().filter(|state| state.seq > after && reports_failure(state)) {
+        let taken_back = waits::pods_taken_back(story);
+        let taken_back: HashSet<&str> = taken_back.iter().map(|pod| pod.object.uid.as_str()).collect();
+        let counts = |state: &&State| {
+            state.seq > after && reports_failure(state) && !taken_back.contains(state.object.uid.as_str())
+        };
+        for state in story.pod_states().filter(counts) {
             let deleting_ms =
                 (last_work_status(state).phase == phase::CANCELLED).then_some(state.observed_ms);
             match places.get(state.object.uid.as_str()) {

@@ -129,6 +129,8 @@ fn disruption_kind(reason: &str, message: &str) -> CauseKind {
         "EvictionByEvictionAPI" | "DeletionByTaintManager" | "TerminationByKubelet" => CauseKind::Evicted,
         "PreemptionByScheduler" | "PreemptionByKubeScheduler" => CauseKind::Preempted,
         "DeletionByPodGC" => CauseKind::NodeLost,
+        // A queue has reasons of its own, and says for whom it takes the place.
+        _ if message.starts_with("Preempted to ") => CauseKind::Preempted,
         other => disruption_of_status(other).unwrap_or(CauseKind::Evicted),
     }
 }

@@ -237,7 +237,11 @@ fn in_short(cause: &Cause) -> String {
 /// `container main of pod train-1 on node n1`.
 fn failure_subject(cause: &Cause, itself: &str) -> String {
     let pod = pod_phrase(cause, itself);
-    let node = cause.node.as_ref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let node = match &cause.node {
+        Some(node) if pod == "it" && cause.container.is_none() => format!(" (on node {node})"),
+        Some(node) => format!(" on node {node}"),
+        None => String::new(),
+    };
     let container = cause.container.as_ref().filter(|container| !container.name.is_empty());
     match (container, pod == "it") {
         (Some(container), true) => format!("{}{node}", container_words(container)),

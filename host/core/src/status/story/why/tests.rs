@@ -518,6 +518,38 @@ fn each_preemption_of_a_job_is_counted_with_the_waits_after_it() {
 }
 
 #[test]
+fn pods_that_a_queue_took_tell_of_a_preemption_and_did_not_fail() {
+    let message = "Preempted to accommodate a workload of higher priority in the ClusterQueue";
+    let taken = |name: &str| disrupted(running(name), "DeletionByQueue", message);
+    let held = two_run().at(10, &held_job(2, &suspended_condition())).at(11, &taken("a")).at(11, &taken("b"));
+    let why = held.why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Preempted);
+    assert!(
+        why.sentence.contains("was preempted to accommodate a workload of higher priority"),
+        "{}",
+        why.sentence
+    );
+    assert!(why.sentence.ends_with(&format!("waits to be admitted again: {message}")), "{}", why.sentence);
+    let failed = held
+        .at(20, &running_job())
+        .at(20, &running("c"))
+        .at(30, &ended("c", 137, "OOMKilled", 30))
+        .at(31, &failed_job("BackoffLimitExceeded", ""))
+        .why();
+    assert_eq!(
+        failed.cause.as_ref().map(|cause| cause.kind),
+        Some(CauseKind::OutOfMemory),
+        "{}",
+        failed.sentence
+    );
+    assert!(failed.also.is_empty(), "{}", failed.sentence);
+    // A pod that the scheduler took from a job that nobody held back has failed.
+    let scheduler = disrupted(running("a"), "PreemptionByScheduler", "preempting");
+    let why = two_run().at(10, &scheduler).at(12, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Preempted);
+}
+
+#[test]
 fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
     let of_index = |mut pod: Value, index: u32, failures: u32| {
         pod["metadata"]["annotations"] = json!({
@@ -663,7 +695,10 @@ fn a_bare_pod_that_is_drained_was_evicted_and_did_not_make_room() {
     let drained = disrupted(running("a"), "EvictionByEvictionAPI", "Eviction API: evicting");
     let states = WitnessedJob::default().at(1, &running("a")).at(9, &drained);
     let pod = WitnessedJob { states: states.related, documents: states.documents, ..WitnessedJob::default() };
-    assert_eq!(pod.why().cause.expect("a cause").kind, CauseKind::Evicted);
+    let why = pod.why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Evicted);
+    // It is not given back its place, and waits for nothing.
+    assert_eq!(why.sentence, "Ran 8 s, failed: it (on node n1) was evicted: Eviction API: evicting");
 }
 
 #[test]

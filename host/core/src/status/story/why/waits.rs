@@ -1,6 +1,6 @@
 //! Determines what an object waits for, and how long it waited for each thing before it first ran.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::documents::{OwnerDocument, PodDocument};
 use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end};
@@ -88,7 +88,7 @@ pub(super) fn waiting_cause(
     if let Some(kind) = by_owner {
         return Some(match kueue_workload(story) {
             Some(workload) if kind != CauseKind::Suspended => of_workload(workload),
-            _ => of_state(last, kind),
+            _ => of_pod_taken_back(story).unwrap_or_else(|| of_state(last, kind)),
         });
     }
     unstarted_pods_cause(story, documents)
@@ -129,6 +129,14 @@ fn of_workload(workload: &State) -> Cause {
     Cause { object: Some((*workload.object).clone()), by, ..of_state(workload, kind) }
 }
 
+/// The queue of an object that is held back has no Workload here, and one of the pods that it took says why.
+fn of_pod_taken_back(story: &ExplainedStates<'_>) -> Option<Cause> {
+    let (began_ms, _) = times_held(story).last().copied().filter(|(_, ends_ms)| *ends_ms == u64::MAX)?;
+    let mut pods = pods_taken_back(story).into_iter();
+    let pod = pods.find(|pod| was_taken_within(pod, began_ms, u64::MAX))?;
+    Some(Cause { object: Some((*pod.object).clone()), ..of_state(pod, CauseKind::Preempted) })
+}
+
 /// The preemptor in "Preempted to accommodate a workload (UID: UID, JobUID: …) due to …", as `workload UID`.
 fn preemptor_of(message: &str) -> String {
     let uid = message.split_once("(UID: ").and_then(|(_, rest)| rest.split([',', ')']).next());
@@ -155,11 +163,52 @@ pub(super) struct RunInterruption<'a> {
     pub idle_ms: u64,
 }
 
+/// The phases of an object that is held back.
+const HELD: [&str; 3] = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
+
+/// From when to when an object was held back; without an end while it still is.
+fn times_held(story: &ExplainedStates<'_>) -> Vec<(u64, u64)> {
+    let mut times: Vec<(u64, u64)> = Vec::new();
+    for state in story.states.iter().filter(|state| state.change == Change::Present) {
+        let is_held = HELD.contains(&state.status.phase.as_str());
+        match times.last_mut().filter(|(_, ends_ms)| *ends_ms == u64::MAX) {
+            Some((_, ends_ms)) if !is_held => *ends_ms = state.observed_ms,
+            None if is_held => times.push((state.observed_ms, u64::MAX)),
+            _ => {}
+        }
+    }
+    times
+}
+
+/// The pods that a queue took because it held their owner back, by the first state of each that says so. They did not
+/// fail: the owner gets others with its next turn.
+pub(super) fn pods_taken_back<'a>(story: &ExplainedStates<'a>) -> Vec<&'a State> {
+    if story.last_state().is_none_or(|last| super::is_pod(&last.object)) {
+        return Vec::new();
+    }
+    let held = times_held(story);
+    let mut known = BTreeSet::new();
+    let preempted = story.pod_states().filter(|state| state.status.phase == phase::PREEMPTED);
+    let first = preempted.filter(|state| known.insert(state.object.uid.as_str()));
+    let made_room = first.filter(|state| pod_end::of_status(&state.status).kind == CauseKind::Preempted);
+    made_room.filter(|pod| held.iter().any(|(from, to)| was_taken_within(pod, *from, *to))).collect()
+}
+
+/// Pods come from another source, which may be a moment ahead.
+fn was_taken_within(pod: &State, from_ms: u64, to_ms: u64) -> bool {
+    const AHEAD_MS: u64 = 1_000;
+    (from_ms.saturating_sub(AHEAD_MS)..to_ms).contains(&pod.observed_ms)
+}
+
 /// The interruptions of an object, in order. A job that Kueue preempts shows only that it is suspended; its
 /// Workload had the reason shortly before.
 pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) -> Vec<RunInterruption<'a>> {
-    let held = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
     let versions: Vec<&State> = story.states.iter().map(|state| &**state).collect();
+    // A pod that had to leave its node does not come back.
+    if versions.first().is_some_and(|state| super::is_pod(&state.object)) {
+        return Vec::new();
+    }
+    let pods = pods_taken_back(story);
     let Some(first_run) = versions.iter().position(|state| state.status.phase == phase::RUNNING) else {
         return Vec::new();
     };
@@ -170,10 +219,10 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
         let phase = state.status.phase.as_str();
         let ends_ms = later.get(at + 1).map_or(now_ms, |next| next.observed_ms);
         let took = ends_ms.saturating_sub(state.observed_ms);
-        if held.contains(&phase) {
+        if HELD.contains(&phase) {
             if !is_held {
                 let until_ms = run_again_ms(&later[at..]).unwrap_or(now_ms);
-                found.push(run_interruption(story, state, ran_from, until_ms));
+                found.push(run_interruption(story, &pods, state, ran_from, until_ms));
             }
             is_held = true;
         } else if phase == phase::RUNNING {
@@ -181,7 +230,7 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
         }
         // An object that is pending after an interruption has not run again yet.
         if let Some(last) =
-            found.last_mut().filter(|_| is_held && (held.contains(&phase) || phase == phase::PENDING))
+            found.last_mut().filter(|_| is_held && (HELD.contains(&phase) || phase == phase::PENDING))
         {
             last.idle_ms += took;
         }
@@ -196,6 +245,7 @@ fn run_again_ms(later: &[&State]) -> Option<u64> {
 
 fn run_interruption<'a>(
     story: &ExplainedStates<'a>,
+    pods: &[&'a State],
     begins: &'a State,
     ran_from: u64,
     until_ms: u64,
@@ -210,7 +260,10 @@ fn run_interruption<'a>(
         None if begins.status.phase == phase::PREEMPTED => {
             (InterruptionKind::Preempted, &*begins.status.message)
         }
-        None => (InterruptionKind::Suspended, ""),
+        None => match pods.iter().find(|pod| was_taken_within(pod, begins.observed_ms, until_ms)) {
+            Some(pod) => (InterruptionKind::Preempted, &*pod.status.message),
+            None => (InterruptionKind::Suspended, ""),
+        },
     };
     RunInterruption { kind, message, idle_ms: 0 }
 }
