@@ -534,8 +534,8 @@ pub(super) mod tests {
             plugins: [("audit".to_owned(), "delivered".to_owned()), ("sql".into(), "dead".into())].into(),
             event: None,
         };
-        let view = ObjectView { details: Some(details), ..view("jobs", "x") };
-        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[view]);
+        let detailed = ObjectView { details: Some(details), ..view("jobs", "x") };
+        let text = asked(&["jobs", "-o", "wide"]).unwrap().table_of(&[detailed]);
         let columns = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(columns.contains("AGE QUEUED RUNNING RESTARTS SUBMITTER PLUGINS"), "{text}");
         assert!(
