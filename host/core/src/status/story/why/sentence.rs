@@ -151,7 +151,11 @@ fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> V
             parts.push(format!("is about to fail: {}", failure_clause(cause, itself)));
         }
         (Outcome::Waiting, Some(cause)) => parts.push(waiting_clause(cause, itself)),
-        (Outcome::Waiting, None) => parts.push("has not started yet".to_owned()),
+        (Outcome::Waiting, None) => {
+            let has_run = story.states.iter().any(|state| state.status.phase == phase::RUNNING);
+            let words = if has_run { "has not started again yet" } else { "has not started yet" };
+            parts.push(words.to_owned());
+        }
         (Outcome::Running, _) if status.phase == phase::RESTARTING => {
             parts.push("is being started again".to_owned());
         }

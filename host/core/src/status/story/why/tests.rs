@@ -482,6 +482,18 @@ fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended(
 }
 
 #[test]
+fn a_job_that_was_preempted_and_admitted_again_has_not_started_again() {
+    let story = two_run()
+        .at(4, &workload(&json!([reserved(), admitted()])))
+        .at(10, &workload(&preempted_conditions()))
+        .at(11, &held_job(2, &suspended_condition()))
+        .at(30, &workload(&json!([reserved(), admitted()])))
+        .at(31, &job(&json!({"startTime": "2026-01-01T00:00:31Z", "active": 2, "ready": 0})));
+    let sentence = story.why().sentence;
+    assert!(sentence.ends_with("has not started again yet"), "{sentence}");
+}
+
+#[test]
 fn a_job_whose_pods_did_not_get_ready_in_time_was_taken_back_and_made_no_room() {
     let evicted = json!([
         {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "Exceeded the timeout"},
