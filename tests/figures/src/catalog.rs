@@ -316,6 +316,10 @@ const INSTRUCTIONS: &[Figure] = &[
         "a state's receipt is written into a granted SQLite file, in batches of 256",
     ),
     counted("instructions.guest", "a state goes to a guest and its verdict comes back, in batches of 64"),
+    counted(
+        "instructions.audit",
+        "a change is read from the journal's file and recorded by the audit plugin",
+    ),
 ];
 
 /// The figure of this name, and what measures it.
