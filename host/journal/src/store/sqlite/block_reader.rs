@@ -20,7 +20,7 @@ use crate::store::rows::check::{self, EnvelopeColumns};
 use crate::store::rows::{StateEnvelope, StateKey, StoreResult};
 
 const AFTER: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums \
-    FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
+    FROM states WHERE seq > ? ORDER BY seq LIMIT +?";
 
 /// KiB of pages that each reader caches. Pages that are read again are in the system's own cache; SQLite's
 /// default of 2 MiB would be 8 MiB for four readers.
@@ -124,6 +124,7 @@ fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<StateKey>> {
 #[cfg(test)]
 mod tests {
     use kubewitness_core::Change;
+    use rusqlite::StatementStatus;
     use sqlx::ConnectOptions;
     use sqlx::sqlite::SqliteConnectOptions;
 
@@ -131,7 +132,7 @@ mod tests {
     use crate::store::StoreReader;
     use crate::store::rows::{DocumentEncoding, RowBatch, RowFlags, StateRow};
     use crate::store::sqlite::schema::TABLES;
-    use crate::store::sqlite::statements::write;
+    use crate::store::sqlite::statements::{CHAIN, write};
 
     fn state(seq: u64, change: Change, key: StateKey, version: Option<StateKey>) -> StateRow {
         let flags = RowFlags {
@@ -156,6 +157,21 @@ mod tests {
             checksum: u32::MAX - seq as u32,
         };
         StateRow { envelope, document: b"{}".to_vec() }
+    }
+
+    #[test]
+    fn a_statement_with_a_limit_is_planned_once_for_all_limits() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(TABLES).unwrap();
+        let planned = |text: &str| {
+            let mut statement = connection.prepare(text).unwrap();
+            for limit in 1..=9 {
+                assert!(statement.query([0, limit]).unwrap().next().unwrap().is_none());
+            }
+            statement.get_status(StatementStatus::RePrepare)
+        };
+        assert_eq!((planned(AFTER), planned(CHAIN)), (0, 0));
+        assert!(planned(&AFTER.replace('+', "")) > 0, "SQLite has changed: limits need no sign any more");
     }
 
     #[tokio::test]
