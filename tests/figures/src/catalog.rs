@@ -308,6 +308,7 @@ const INSTRUCTIONS: &[Figure] = &[
     counted("instructions.quotes", "the texts of a state are searched for the secrets of its document"),
     counted("instructions.lanes", "a state goes into its lane, is taken, and is finished"),
     counted("instructions.append", "a state is appended to the journal in SQLite, in batches of 256"),
+    counted("instructions.phases", "a state with another phase is taken into the index of phases"),
     counted("instructions.recent", "a state is delivered from those that the journal holds in memory"),
     counted("instructions.backlog", "a state is read back from the journal's file and delivered"),
     counted("instructions.document", "a document is read back from its chain of deltas"),
@@ -316,6 +317,10 @@ const INSTRUCTIONS: &[Figure] = &[
         "a state's receipt is written into a granted SQLite file, in batches of 256",
     ),
     counted("instructions.guest", "a state goes to a guest and its verdict comes back, in batches of 64"),
+    counted(
+        "instructions.audit",
+        "a change is read from the journal's file and recorded by the audit plugin",
+    ),
 ];
 
 /// The figure of this name, and what measures it.

@@ -319,11 +319,8 @@ impl OpenCapabilities {
                 redacted.clone(),
                 backing.clock.clone(),
             ),
-            documents: match redacted.clone() {
-                Some(redacted) => Arc::new(redacted),
-                None => documents,
-            },
-            raw: backing.documents.clone(),
+            raw: documents,
+            reading_habit: Arc::default(),
             has_digest: grants.documents != DocumentsGrant::Redacted,
             subscribed: backing.subscribed.clone(),
             redacted,

@@ -15,7 +15,7 @@ use crate::secrets::redaction::RedactedDocuments;
 pub type CallBatch = HashMap<Seq, ReceiptMark>;
 
 pub async fn document_at(
-    documents: &Arc<dyn DocumentReader>,
+    documents: &dyn DocumentReader,
     batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {
@@ -24,7 +24,7 @@ pub async fn document_at(
 }
 
 pub async fn document_before(
-    documents: &Arc<dyn DocumentReader>,
+    documents: &dyn DocumentReader,
     batch: &CallBatch,
     seq: Seq,
 ) -> Result<Option<Bytes>, GrantError> {

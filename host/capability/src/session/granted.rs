@@ -23,6 +23,7 @@ use crate::http::HttpDestination;
 use crate::kv::PluginKv;
 use crate::ledger::{LedgerDatabases, PluginLedger};
 use crate::mail::MailRelay;
+use crate::objects::call_documents::ReadingHabit;
 use crate::objects::lister;
 use crate::objects::outcomes::GrantedOutcomes;
 use crate::objects::subscribed::SubscribedKinds;
@@ -415,9 +416,9 @@ pub struct PluginAccess {
     pub deciders: LedgerDatabases,
     pub lister: lister::GrantedLister,
     pub outcomes: GrantedOutcomes,
-    pub documents: Arc<dyn DocumentReader>,
-    /// Documents as the API server sent them, for the digest.
+    /// Documents as the API server sent them.
     pub raw: Arc<dyn DocumentReader>,
+    pub reading_habit: Arc<ReadingHabit>,
     pub has_digest: bool,
     pub subscribed: SubscribedKinds,
     /// `None` for a plugin that may see secrets.
@@ -517,7 +518,8 @@ impl GrantProvider for PluginGrants {
         };
         // A resync of finished states.
         let is_repeated = batch.iter().any(|one| one.resync && one.state.seq <= cursor);
-        let session = CallSession::new(self.0.clone(), marks, applied, only);
+        let seqs = batch.iter().map(|one| one.state.seq).collect();
+        let session = CallSession::new(self.0.clone(), seqs, marks, applied, only);
         Ok(Box::new(CallSession { reading, is_repeated, ..session }))
     }
 }

@@ -27,15 +27,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{
-    EffectSession, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel, MailMessage,
-    MailRefusal, OutcomeFinding, OutcomePage, ShownState, SqlDialect, SqlValue, TableCopy, TableWrite,
+    DocumentReader, EffectSession, GrantError, HttpRequest, HttpResponse, KvWrite, KvWrites, LogLevel,
+    MailMessage, MailRefusal, OutcomeFinding, OutcomePage, ShownState, SqlDialect, SqlValue, TableCopy,
+    TableWrite,
 };
 use kubewitness_core::{ObjectRef, Seq, State, StateId};
 use tokio::time::Instant;
 
 use crate::http::IDEMPOTENCY_KEY;
 use crate::ledger::LedgerHold;
+use crate::objects::call_documents::CallDocuments;
 use crate::objects::documents::{self, CallBatch};
+use crate::secrets::redaction::RedactedDocuments;
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::claims::{TransactionClaims, WriteClaim};
 use crate::sql::{SqlTransaction, TransactionMode};
@@ -51,6 +54,8 @@ const READ_SINCE: &str =
 
 pub struct CallSession {
     granted: Arc<PluginAccess>,
+    /// As the API server sent them.
+    documents: Arc<CallDocuments>,
     batch: CallBatch,
     applied: HashSet<Seq>,
     /// The reading of receipts that determined what is applied. Another one may have begun since.
@@ -74,8 +79,10 @@ pub struct CallSession {
 }
 
 impl CallSession {
+    /// `seqs` are the states of the batch in their order.
     pub fn new(
         granted: Arc<PluginAccess>,
+        seqs: Vec<Seq>,
         batch: CallBatch,
         applied: HashSet<Seq>,
         only: Option<StateId>,
@@ -83,8 +90,11 @@ impl CallSession {
         let kv = granted.kv.as_ref().map(kv::PluginKv::open);
         let claims = TransactionClaims::default();
         let reading = granted.standing.count_readings();
+        let documents =
+            CallDocuments::new(granted.raw.clone(), granted.reading_habit.clone(), seqs, granted.has_digest);
         Self {
             granted,
+            documents: Arc::new(documents),
             batch,
             applied,
             reading,
@@ -104,7 +114,7 @@ impl CallSession {
     /// The session of a tick, which is aborted after `timeout`.
     pub fn of_tick(granted: Arc<PluginAccess>, timeout: Duration) -> Self {
         let ends = Some(Instant::now() + timeout);
-        Self { ends, ..Self::new(granted, CallBatch::default(), HashSet::new(), None) }
+        Self { ends, ..Self::new(granted, Vec::new(), CallBatch::default(), HashSet::new(), None) }
     }
 
     fn granted_database(&self, name: &str) -> Result<&GrantedDatabase, GrantError> {
@@ -177,6 +187,15 @@ impl CallSession {
             .ok_or_else(|| GrantError::Denied("kv was not granted: add `kv: true` to spec.grants".into()))
     }
 
+    /// Documents as the plugin may see them.
+    fn shown_documents(&self) -> Arc<dyn DocumentReader> {
+        let documents = self.documents.clone();
+        match &self.granted.redacted {
+            Some(redacted) => Arc::new(RedactedDocuments { documents, ..redacted.clone() }),
+            None => documents,
+        }
+    }
+
     fn batch_seqs(&self) -> Vec<Seq> {
         let mut seqs: Vec<_> = self.batch.keys().copied().collect();
         seqs.sort_unstable();
@@ -187,12 +206,12 @@ impl CallSession {
 #[async_trait]
 impl EffectSession for CallSession {
     async fn show_state(&mut self, state: &Arc<State>) -> Result<ShownState, GrantError> {
-        let PluginAccess { raw, redacted, has_digest, subscribed, uses, .. } = &*self.granted;
+        let PluginAccess { redacted, has_digest, subscribed, uses, .. } = &*self.granted;
         // For whole documents, reading one counts as the use.
         if *has_digest && redacted.is_some() {
             uses.count("documents", "");
         }
-        documents::show_state(&**raw, redacted.as_ref(), *has_digest, subscribed, state).await
+        documents::show_state(&*self.documents, redacted.as_ref(), *has_digest, subscribed, state).await
     }
 
     fn applied_states(&self) -> &HashSet<Seq> {
@@ -343,14 +362,14 @@ impl EffectSession for CallSession {
         if let Some((_, document)) = self.read.as_ref().filter(|(known, _)| *known == seq) {
             return Ok(document.clone());
         }
-        let document = documents::document_at(&self.granted.documents, &self.batch, seq).await?;
+        let document = documents::document_at(&*self.shown_documents(), &self.batch, seq).await?;
         self.read = Some((seq, document.clone()));
         Ok(document)
     }
 
     async fn document_before(&mut self, seq: Seq) -> Result<Option<Bytes>, GrantError> {
         self.granted.count_document();
-        documents::document_before(&self.granted.documents, &self.batch, seq).await
+        documents::document_before(&*self.shown_documents(), &self.batch, seq).await
     }
 
     async fn lister_get(

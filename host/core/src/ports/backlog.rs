@@ -213,6 +213,27 @@ pub enum NoteDurability {
     PowerLoss,
 }
 
+/// A document that was read ahead of its question.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ReadDocument {
+    /// It was not read: ask for it alone.
+    #[default]
+    Unread,
+    /// The journal has none.
+    Absent,
+    Found(Bytes),
+}
+
+/// The documents that were read of one state ahead of the questions about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateDocuments {
+    pub seq: Seq,
+    /// As [`DocumentReader::document_at`] answers.
+    pub own: ReadDocument,
+    /// As [`DocumentReader::document_before`] answers.
+    pub before: ReadDocument,
+}
+
 /// Reads documents back, byte for byte.
 #[async_trait]
 pub trait DocumentReader: Send + Sync {
@@ -220,6 +241,16 @@ pub trait DocumentReader: Send + Sync {
     async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
     /// The version of the same object that was journaled before this one.
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError>;
+    /// Reads the documents of several states at once, and with `has_before` the versions before them, too. It is a help
+    /// and not an answer: it leaves out what would take too much memory, and what can't be read. A reader that hides
+    /// secrets reads nothing ahead: these are the journal's own bytes.
+    async fn read_ahead(
+        &self,
+        _seqs: &[Seq],
+        _has_before: bool,
+    ) -> Result<Vec<StateDocuments>, JournalError> {
+        Ok(Vec::new())
+    }
     /// The newest states of the object with this uid in this namespace, at most three. `None` if no such
     /// object was ever journaled.
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError>;

@@ -23,7 +23,8 @@ use kubewitness_core::{Gap, Seq, State, reports};
 use crate::append::group::{FactsCheck, GroupCommit, GroupWork};
 use crate::append::recent::RecentStates;
 use crate::read::{
-    AtPage, AtQuery, EndedPage, EndedQuery, JournalReader, ObjectStory, SharedNames, TimePosition,
+    AtPage, AtQuery, EndedPage, EndedQuery, JournalReader, ObjectStory, RestoredDocuments, SharedNames,
+    TimePosition,
 };
 use crate::report::{JournalReplica, OpenError, PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::place::JournalLocation;
@@ -70,6 +71,8 @@ struct JournalInner {
     store: Box<dyn OpenStore>,
     names: SharedNames,
     recent: Arc<RwLock<RecentStates>>,
+    /// Documents that were read ahead.
+    documents: Arc<RestoredDocuments>,
     clock: Arc<dyn Clock>,
     place: JournalLocation,
     is_shared: bool,
@@ -101,9 +104,10 @@ impl Journal {
         let memory = writer.load_memory().await.map_err(fail)?;
         let recent = Arc::new(RwLock::new(RecentStates::new(options.recent, options.recent_bytes)));
         let group = GroupCommit::new(writer, memory, recent.clone());
-        let (names, place) = (SharedNames::default(), place.clone());
+        let (names, place, documents) = (SharedNames::default(), place.clone(), Arc::default());
         let is_unfinished = is_unfinished.into();
-        let inner = JournalInner { group, store, names, recent, clock, place, is_shared, is_unfinished };
+        let inner =
+            JournalInner { group, store, names, recent, documents, clock, place, is_shared, is_unfinished };
         Ok(Self { inner: Arc::new(inner) })
     }
 

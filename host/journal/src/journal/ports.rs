@@ -10,7 +10,8 @@ use kubewitness_core::ledger::LedgerProgress;
 use kubewitness_core::ports::{
     AppendBatch, AppendResult, AuditDifferences, Backlog, CurrentObject, DeadLetter, DocumentReader,
     FormerEnd, FormerVersion, JournalError, KvWrite, Ledgers, NoteDurability, NoteStore, OtherNamespaces,
-    OwedPage, PluginPause, PluginProgress, PresentPage, ProgressSave, StateWitness, WarmStart,
+    OwedPage, PluginPause, PluginProgress, PresentPage, ProgressSave, StateDocuments, StateWitness,
+    WarmStart,
 };
 use kubewitness_core::views::LetterQuery;
 use kubewitness_core::{ObjectRef, Seq, State, Version};
@@ -277,6 +278,11 @@ impl DocumentReader for Journal {
 
     async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
         self.open_reader().await?.document_before(seq, self.inner.group.newest_now()).await
+    }
+
+    async fn read_ahead(&self, seqs: &[Seq], has_before: bool) -> Result<Vec<StateDocuments>, JournalError> {
+        let known = Arc::clone(&self.inner.documents);
+        self.open_reader().await?.documents_ahead(seqs, has_before, known).await
     }
 
     async fn newest_of(&self, object: &ObjectRef) -> Result<Vec<Seq>, JournalError> {

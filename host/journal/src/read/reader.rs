@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kubewitness_core::cursor::LetterCursor;
 use kubewitness_core::ports::{
     AuditDifferences, CurrentObject, DeadLetter, FormerEnd, FormerVersion, JournalError, OtherNamespaces,
-    PresentPage, WarmStart,
+    PresentPage, StateDocuments, WarmStart,
 };
 use kubewitness_core::views::{
     EpochView, GapQuery, JournalView, LetterQuery, PoisonQuery, PoisonView, TimelineQuery,
@@ -18,9 +18,10 @@ use tokio::sync::mpsc;
 
 use super::ended_objects::{EndedPage, EndedQuery};
 use super::moment::{self, AtPage, AtQuery, TimePosition};
+use super::read_ahead::RestoredDocuments;
 use super::shared_rows::{self, SharedNames};
 use super::story::ObjectStory;
-use super::{documents, ended_objects, story, watch_start};
+use super::{documents, ended_objects, read_ahead, story, watch_start};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::{ObjectChoice, SourceEpoch, StoreResult, bounded_i64, discrepancies, uid};
 use crate::store::{OpenStore, RetentionReader, StoreConnection, StoreReader};
@@ -148,6 +149,16 @@ impl<'a> JournalReader<'a> {
         let found = documents::document_before(self.connection.store_reader(), self.names, seq).await?;
         self.connection.end_snapshot().await?;
         Ok(found)
+    }
+
+    /// It begins no snapshot: what it does not see is asked for alone.
+    pub async fn documents_ahead(
+        mut self,
+        seqs: &[Seq],
+        has_before: bool,
+        known: Arc<RestoredDocuments>,
+    ) -> StoreResult<Vec<StateDocuments>> {
+        read_ahead::read_documents(&mut *self.connection, self.names, seqs, has_before, known).await
     }
 
     pub async fn newest_of(mut self, object: &ObjectRef) -> StoreResult<Vec<Seq>> {

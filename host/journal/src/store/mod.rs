@@ -27,7 +27,7 @@ use crate::store::rows::removal::{
     LinkRow, RemovalPlan, SegmentTally, SharedRows, StateReferences, TakenStates, UnusedRows,
 };
 use crate::store::rows::{
-    ChainStep, CurrentRow, EndRow, KeptSnapshot, KnownKeys, LetterMarking, LiveRow, NamedObject,
+    ChainStep, CurrentRow, DocumentRow, EndRow, KeptSnapshot, KnownKeys, LetterMarking, LiveRow, NamedObject,
     ObjectChoice, ObjectEnds, PlacedObject, RowBatch, SourceEpoch, StateEnvelope, StateKey, StoreResult,
     StoredDocument, StoredRow,
 };
@@ -267,6 +267,21 @@ pub(crate) trait StoreConnection: Send {
     /// [`StoreReader::states_after`] in the fastest way that the store has for a block of states.
     async fn block_after(&mut self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
         self.store_reader().states_after(after, limit).await
+    }
+
+    /// The states at these positions with their stored documents, in any order; unknown positions are left out. It ends
+    /// early once the documents have so many bytes.
+    async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        for seq in seqs {
+            let found = self.store_reader().document_chain(*seq, 1).await?;
+            bytes += found.iter().map(|(_, stored)| stored.len()).sum::<usize>();
+            rows.extend(found);
+            if bytes > most_bytes {
+                break;
+            }
+        }
+        Ok(rows)
     }
 
     /// Begins a snapshot for everything until [`end`](Self::end).

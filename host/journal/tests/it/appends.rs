@@ -7,13 +7,14 @@ use bytes::Bytes;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::limits::{DELTA_CHAIN, DISCREPANCIES};
 use kubewitness_core::ports::{
-    AppendBatch, Backlog, DocumentReader, FormerEnd, JournalError, PoisonMessage, StateWitness,
-    WitnessedState,
+    AppendBatch, Backlog, DocumentReader, FormerEnd, JournalError, PoisonMessage, ReadDocument,
+    StateDocuments, StateWitness, WitnessedState,
 };
 use kubewitness_core::state::RulesPrint;
 use kubewitness_core::state::gap_reason;
 use kubewitness_core::views::{DiscrepancyView, GapQuery, KindWithin, PoisonQuery, TimelineQuery};
 use kubewitness_core::{Change, Gap, ObjectRef, Seq, State, StateId, Version};
+use kubewitness_journal::Journal;
 
 use crate::support::{
     SOURCE, StoreKind, TestJournal, document, gap, in_source, job, of, on_every_store, present, seqs, state,
@@ -322,6 +323,64 @@ async fn the_document_before_steps_over_gaps() {
     desk.append(vec![present(&job(1), 1), gap(&job(1), "1", "5"), present(&job(1), 5)]).await;
     assert_eq!(desk.journal.document_before(3).await.unwrap().unwrap(), document(&job(1), "1"));
     assert_eq!(desk.journal.document_at(2).await.unwrap().unwrap(), gap(&job(1), "1", "5").document);
+}
+
+/// Compares what is read ahead with what single reads answer; what is left out may be anything.
+async fn assert_ahead(journal: &Journal, seqs: &[Seq]) -> Vec<StateDocuments> {
+    let told = |read: Option<Bytes>| read.map_or(ReadDocument::Absent, ReadDocument::Found);
+    let ahead = journal.read_ahead(seqs, true).await.unwrap();
+    for documents in &ahead {
+        for (read, alone) in [
+            (&documents.own, journal.document_at(documents.seq).await.unwrap()),
+            (&documents.before, journal.document_before(documents.seq).await.unwrap()),
+        ] {
+            let is_told = *read == ReadDocument::Unread || *read == told(alone);
+            assert!(is_told, "{} is read ahead as {read:?}", documents.seq);
+        }
+    }
+    ahead
+}
+
+async fn documents_that_are_read_ahead_are_those_that_are_read_alone() {
+    let desk = TestJournal::new().await;
+    let versions = 2 * u64::from(DELTA_CHAIN);
+    for version in 1..=versions {
+        let mut states = vec![present(&job(1), version), present(&job(2), version)];
+        states[0].base = (version % 7 > 0).then(|| document(&job(1), &(version - 1).to_string()));
+        states[1].base = Some(document(&job(2), &(version - 1).to_string()));
+        desk.append(states).await;
+    }
+    desk.append(vec![gap(&job(1), "64", "70"), present(&job(1), 70), state(&job(2), Change::Gone, "71")])
+        .await;
+    let last = 2 * versions + 3;
+    let seqs = Vec::from_iter(1..=last + 1);
+    let desk = desk.reopen().await;
+    // At first nothing is known, then everything.
+    for part in [&seqs[100..], &seqs[..], &seqs[..]] {
+        let ahead = assert_ahead(&desk.journal, part).await;
+        let told = ahead.iter().filter(|it| it.seq <= last);
+        assert!(told.clone().all(|it| it.own != ReadDocument::Unread && it.before != ReadDocument::Unread));
+        assert_eq!(told.count(), part.len() - 1);
+        assert!(ahead.iter().filter(|it| it.seq > last).all(|it| it.own == ReadDocument::Unread));
+    }
+    let own = desk.journal.read_ahead(&seqs[..9], false).await.unwrap();
+    assert!(own.iter().all(|it| it.before == ReadDocument::Unread && it.own != ReadDocument::Unread));
+}
+
+async fn what_is_read_ahead_has_a_bound_in_bytes_and_in_number() {
+    let desk = TestJournal::new().await;
+    let large = |version: u64| WitnessedState {
+        document: format!("{{\"v\":{version},\"x\":\"{}\"}}", "x".repeat(1 << 20)).into(),
+        ..present(&job(1), version)
+    };
+    for version in 1..=9 {
+        desk.append(vec![large(version)]).await;
+    }
+    let ahead = assert_ahead(&desk.journal, &Vec::from_iter(1..=9)).await;
+    let found = ahead.iter().filter(|it| matches!(it.own, ReadDocument::Found(_))).count();
+    assert!((1..=5).contains(&found), "{found}");
+    assert_ne!(ahead[0].own, ReadDocument::Unread);
+    assert!(desk.journal.read_ahead(&Vec::from_iter(1..=9000), false).await.unwrap().len() <= 256);
 }
 
 async fn gaps_and_poison_are_kept_once() {
@@ -807,6 +866,8 @@ on_every_store!(
     documents_are_exact_over_more_versions_than_a_chain_has_steps,
     what_texts_quote_is_kept_where_it_was_found_with_the_document_before,
     the_document_before_steps_over_gaps,
+    documents_that_are_read_ahead_are_those_that_are_read_alone,
+    what_is_read_ahead_has_a_bound_in_bytes_and_in_number,
     gaps_and_poison_are_kept_once,
     what_audits_found_is_kept_once_and_counted_beyond_what_is_kept,
     gaps_are_found_by_what_they_are_about,

@@ -56,34 +56,36 @@ impl documents::Host for GuestState {
                 "`{pointer}` is not a JSON Pointer: it begins with `/`, or is empty"
             )));
         }
-        if self.has_parsed(seq) {
-            // The document is already parsed, but this still counts as a call.
+        let value = if self.has_read(seq) {
+            // The document is already here, but this still counts as a call.
             self.open(HostCapability::Documents, pointer.len()).map(drop)?;
-        } else if !self.parse_document(seq).await? {
-            return Ok(None);
-        }
-        let value = self
-            .parsed
-            .as_ref()
-            .and_then(|(_, document)| document.pointer(&pointer))
-            .map(ToString::to_string);
+            self.parsed_document(seq)?
+                .and_then(|document| document.pointer(&pointer))
+                .map(ToString::to_string)
+        } else {
+            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(None) };
+            let value = json::value_text(&bytes, &pointer)?;
+            self.read = Some((seq, bytes));
+            value
+        };
         self.count_answer(value.as_ref().map_or(0, String::len))?;
         Ok(value)
     }
 
     async fn patch(&mut self, seq: u64) -> Result<Option<String>, Error> {
-        if !self.parse_document(seq).await? {
-            return Ok(None);
+        if !self.has_read(seq) {
+            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(None) };
+            self.read = Some((seq, bytes));
         }
         let before = {
             let (session, _time) = self.open(HostCapability::Documents, 0)?;
             session.document_before(seq).await.map_err(refusal_for_guest)?
         };
-        let Some((_, after)) = &self.parsed else { return Ok(None) };
+        let Some((_, after)) = &self.read else { return Ok(None) };
         // The guest requests parsing and comparing, so they take the guest's time.
         let patch = match before {
-            Some(before) => json::merge_patch(&json::parse(&before)?, after).to_string(),
-            None => after.to_string(),
+            Some(before) => json::patch_text(&before, after)?,
+            None => json::parse(after)?.to_string(),
         };
         self.count_answer(patch.len())?;
         Ok(Some(patch))
@@ -91,17 +93,18 @@ impl documents::Host for GuestState {
 }
 
 impl GuestState {
-    fn has_parsed(&self, seq: u64) -> bool {
-        self.parsed.as_ref().is_some_and(|(parsed, _)| *parsed == seq)
+    fn has_read(&self, seq: u64) -> bool {
+        self.read.as_ref().is_some_and(|(read, _)| *read == seq)
     }
 
-    /// Parses a state's document, unless it was parsed last. Returns `false` if the state has none.
-    async fn parse_document(&mut self, seq: u64) -> Result<bool, Error> {
-        if !self.has_parsed(seq) {
-            let Some(bytes) = self.document_for_guest(seq).await? else { return Ok(false) };
-            self.parsed = Some((seq, json::parse(&bytes)?));
+    /// The document that was read last. A guest that asks it for a second value probably asks for more.
+    fn parsed_document(&mut self, seq: u64) -> Result<Option<&serde_json::Value>, Error> {
+        if let Some((_, bytes)) = &self.read
+            && self.parsed.as_ref().is_none_or(|(parsed, _)| *parsed != seq)
+        {
+            self.parsed = Some((seq, json::parse(bytes)?));
         }
-        Ok(true)
+        Ok(self.parsed.as_ref().map(|(_, document)| document))
     }
 
     async fn document_for_guest(&mut self, seq: u64) -> Result<Option<bytes::Bytes>, Error> {

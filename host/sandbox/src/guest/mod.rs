@@ -12,6 +12,7 @@ pub mod stderr;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use kubewitness_core::Seq;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::EffectSession;
@@ -49,7 +50,9 @@ pub struct GuestState {
     session: Option<Box<dyn EffectSession>>,
     /// The states of the call in progress.
     pub batch: Arc<CallStates>,
-    /// The document that was read last, parsed: a guest usually reads several of its pointers in a row.
+    /// The document that was read last, and its values if several were asked for: a guest usually reads several
+    /// pointers of a document in a row.
+    pub read: Option<(Seq, Bytes)>,
     pub parsed: Option<(Seq, serde_json::Value)>,
 }
 
@@ -95,6 +98,7 @@ impl GuestState {
             tally,
             session: None,
             batch: Arc::default(),
+            read: None,
             parsed: None,
         }
     }
@@ -103,6 +107,7 @@ impl GuestState {
         self.calls = 0;
         self.memory.refused = None;
         self.stderr.clear();
+        self.read = None;
         self.parsed = None;
         self.session = session;
         self.batch = Arc::new(batch);

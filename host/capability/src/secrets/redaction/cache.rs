@@ -1,15 +1,55 @@
-//! Caches the secrets that were found in states and objects. Concurrent queries share one search.
+//! Caches the secrets that were found in states and objects. Concurrent queries share one search. Also caches documents
+//! without their secrets.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bytes::Bytes;
+use kubewitness_core::document::GenerationCache;
 use tokio::sync::OwnedMutexGuard;
 
 /// How many entries of each sort are cached. A status that quotes no secret takes some tens of bytes.
 const KEPT: usize = 8192;
 /// The secrets of objects may be long.
 const KEPT_BYTES: usize = 32 << 20;
+
+/// The bytes of [`KnownRedactions`].
+const REDACTED_BYTES: usize = 16 << 20;
+
+/// Documents that were redacted lately, by their bytes. A plugin that reads changes reads each version twice: by itself,
+/// and as the version before the next one. Rules and key are those of the owner, so equal bytes are shown alike.
+pub(super) struct KnownRedactions {
+    hashing: RandomState,
+    /// The raw document, and what is shown of it.
+    kept: Mutex<GenerationCache<u64, (Bytes, Bytes)>>,
+}
+
+impl Default for KnownRedactions {
+    fn default() -> Self {
+        let kept = Mutex::new(GenerationCache::with_bytes(REDACTED_BYTES));
+        Self { hashing: RandomState::new(), kept }
+    }
+}
+
+impl KnownRedactions {
+    fn lock_cache(&self) -> MutexGuard<'_, GenerationCache<u64, (Bytes, Bytes)>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole document is compared: two with the same hash have different secrets.
+    pub(super) fn find(&self, document: &Bytes) -> Option<Bytes> {
+        let hash = self.hashing.hash_one(&document[..]);
+        let found = self.lock_cache().get(&hash).cloned();
+        found.filter(|(raw, _)| raw == document).map(|(_, shown)| shown)
+    }
+
+    pub(super) fn keep(&self, document: Bytes, shown: Bytes) {
+        let hash = self.hashing.hash_one(&document[..]);
+        let bytes = document.len() + shown.len();
+        self.lock_cache().insert(hash, (document, shown), bytes);
+    }
+}
 
 /// A cache of what is shown of states. A state never changes, so neither does the result.
 pub(super) struct CachedDocument<K, T>(Arc<Mutex<RedactionCache<K, T>>>);
@@ -78,6 +118,18 @@ impl<K: Clone + Eq + Hash, T: Clone> CachedDocument<K, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redacted_document_is_found_by_its_exact_bytes_alone() {
+        let known = KnownRedactions::default();
+        let [raw, shown, other] = [&b"{\"a\":1}"[..], b"{}", b"{\"a\":2}"].map(Bytes::from_static);
+        known.keep(raw.clone(), shown.clone());
+        assert_eq!((known.find(&raw), known.find(&other)), (Some(shown.clone()), None));
+        // As if both had one hash.
+        let hash = known.hashing.hash_one(&other[..]);
+        known.lock_cache().insert(hash, (raw, shown), 8);
+        assert_eq!(known.find(&other), None);
+    }
 
     #[tokio::test]
     async fn what_many_ask_for_is_found_out_once_and_what_is_kept_has_a_bound() {

@@ -29,7 +29,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use self::cache::CachedDocument;
+use self::cache::{CachedDocument, KnownRedactions};
 use self::keyed::KeyedMap;
 use self::threads::RedactionThreads;
 pub use self::threads::ThreadParty;
@@ -101,6 +101,8 @@ pub struct SecretRedaction {
     states: CachedDocument<Seq, Option<Arc<State>>>,
     /// Secrets by the newest states of the object whose documents contain them.
     objects: CachedDocument<Vec<Seq>, Arc<SecretDigests>>,
+    /// Documents without their own secrets. Events are not among them: their objects' secrets change.
+    redacted: KnownRedactions,
     slow: SlowNamespaces,
     /// The shares of readers of documents.
     turns: PartyShares<ThreadParty>,
@@ -121,6 +123,7 @@ impl SecretRedaction {
             currents: CachedDocument::default(),
             states: CachedDocument::default(),
             objects: CachedDocument::default(),
+            redacted: KnownRedactions::default(),
             turns: PartyShares::new(TURNS),
             object_turns: PartyShares::new(TURNS),
             slow: SlowNamespaces::default(),
@@ -189,6 +192,9 @@ impl SecretRedaction {
     ) -> Result<Option<Bytes>, JournalError> {
         let turn = self.turns.take(party).await.map_err(quoting::closed_error)?;
         let Some(document) = reading.await? else { return Ok(None) };
+        if let Some(shown) = self.redacted.find(&document) {
+            return Ok(Some(shown));
+        }
         let patience = &mut AnswerPatience::of_a_request();
         if redact::event_subject(&document).is_some() {
             return self
@@ -196,13 +202,14 @@ impl SecretRedaction {
                 .await
                 .map(Some);
         }
-        let (keyed, bytes) = (self.keyed_rules(), document.len());
+        let (keyed, raw) = (self.keyed_rules(), document.clone());
         let redact = move || {
             let _turn = turn;
-            keyed.redact_document(document)
+            keyed.redact_document(raw)
         };
-        let shown = self.threads.run(party, bytes, redact).await.map_err(RedactionError::from)?;
-        Ok(Some(shown?))
+        let shown = self.threads.run(party, document.len(), redact).await.map_err(RedactionError::from)??;
+        self.redacted.keep(document, shown.clone());
+        Ok(Some(shown))
     }
 
     /// An Event without the secrets of its object. `objects` has what is known of other objects. If finding

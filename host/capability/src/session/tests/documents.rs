@@ -1,6 +1,9 @@
 //! Tests of a call's reads: documents, their digests, and the cache.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kubewitness_core::ports::{ReadDocument, StateDocuments};
 
 use super::*;
 
@@ -48,6 +51,115 @@ async fn several_questions_about_one_document_read_it_once() {
     }
     assert_eq!(journal.0.load(Ordering::Relaxed), 2);
     session.roll_back_effects().await;
+}
+
+/// A journal that is read ahead, with a secret in each document.
+#[derive(Default)]
+struct AheadPapers {
+    /// The states that were asked for, and whether with the versions before.
+    ahead: Mutex<Vec<(Vec<Seq>, bool)>>,
+    alone: AtomicUsize,
+    /// States that are left out, as what is damaged.
+    left_out: Vec<Seq>,
+    fails: bool,
+}
+
+impl AheadPapers {
+    fn document(seq: Seq, version: &str) -> Bytes {
+        let variables = format!(r#"[{{"name":"HF_TOKEN","value":"hush-{seq}"}}]"#);
+        Bytes::from(format!(r#"{{"seq":{seq},"version":"{version}","env":{variables}}}"#))
+    }
+
+    fn read_alone(&self, seq: Seq, version: &str) -> Result<Option<Bytes>, JournalError> {
+        self.alone.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(Self::document(seq, version)))
+    }
+}
+
+#[async_trait]
+impl kubewitness_core::ports::DocumentReader for AheadPapers {
+    async fn document_at(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.read_alone(seq, "own")
+    }
+
+    async fn document_before(&self, seq: Seq) -> Result<Option<Bytes>, JournalError> {
+        self.read_alone(seq, "before")
+    }
+
+    async fn read_ahead(&self, seqs: &[Seq], has_before: bool) -> Result<Vec<StateDocuments>, JournalError> {
+        self.ahead.lock().unwrap().push((seqs.to_vec(), has_before));
+        if self.fails {
+            return Err(JournalError::Fatal("/data/journal.db: page 7".into()));
+        }
+        let before = |seq| match has_before {
+            true => ReadDocument::Found(Self::document(seq, "before")),
+            false => ReadDocument::Unread,
+        };
+        let documents = |seq: &Seq| StateDocuments {
+            seq: *seq,
+            own: ReadDocument::Found(Self::document(*seq, "own")),
+            before: before(*seq),
+        };
+        Ok(seqs.iter().filter(|seq| !self.left_out.contains(seq)).map(documents).collect())
+    }
+
+    async fn newest_of(&self, _: &ObjectRef) -> Result<Vec<Seq>, JournalError> {
+        Ok(Vec::new())
+    }
+}
+
+/// Asks for both documents of each state, and checks that neither shows a secret.
+async fn read_all(grants: &Arc<dyn GrantProvider>, seqs: &[Seq], is_hidden: bool) {
+    let mut session = grants.open(&batch(seqs)).await.unwrap();
+    for seq in seqs {
+        let own = session.document_of_state(*seq).await.unwrap().unwrap();
+        let before = session.document_before(*seq).await.unwrap().unwrap();
+        for (document, version) in [(own, "own"), (before, "before")] {
+            let text = String::from_utf8(document.to_vec()).unwrap();
+            let begin =
+                format!(r#"{{"seq":{seq},"version":"{version}","env":[{{"name":"HF_TOKEN","value":""#);
+            assert!(text.starts_with(&begin), "{text}");
+            assert_eq!(text.contains("hush"), !is_hidden, "{text}");
+            assert_eq!(text.contains("redacted:"), is_hidden, "{text}");
+        }
+    }
+    session.roll_back_effects().await;
+}
+
+#[tokio::test]
+async fn documents_of_a_batch_are_read_ahead_and_each_answer_hides_its_secrets() {
+    for (granted, is_hidden) in [("redacted", true), ("digest", true), ("raw", false)] {
+        let journal = Arc::new(AheadPapers::default());
+        let backing = PluginServices { documents: journal.clone(), ..backing(0) };
+        let spec = plugin(json!({"documents": granted}));
+        let grants = SessionWorld::new().open().await.grant_plugin("p", &spec, backing).await.unwrap();
+        let seqs = Vec::from_iter(1..=40);
+        read_all(&grants, &seqs, is_hidden).await;
+        read_all(&grants, &seqs, is_hidden).await;
+        let asked = journal.ahead.lock().unwrap().clone();
+        let sizes: Vec<_> = asked.iter().map(|(seqs, _)| seqs.len()).collect();
+        let expected: &[usize] = if granted == "redacted" { &[4, 8, 16, 12] } else { &[40] };
+        assert_eq!(sizes, [expected, expected].concat(), "{granted}");
+        assert!(asked.iter().skip(1).all(|(_, has_before)| *has_before), "it has asked for one before");
+        // Of the first reads nobody knew that versions before are wanted.
+        assert_eq!(journal.alone.load(Ordering::Relaxed), expected[0], "{granted}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_read_ahead_is_read_alone_and_states_of_other_calls_are_refused() {
+    for (fails, left_out) in [(true, vec![]), (false, vec![2, 3])] {
+        let journal = Arc::new(AheadPapers { fails, left_out, ..AheadPapers::default() });
+        let backing = PluginServices { documents: journal.clone(), ..backing(0) };
+        let grants =
+            SessionWorld::new().open().await.grant_plugin("p", &plugin(json!({})), backing).await.unwrap();
+        read_all(&grants, &[1, 2, 3, 4, 5], true).await;
+        let mut session = grants.open(&batch(&[1, 2])).await.unwrap();
+        session.document_of_state(1).await.unwrap();
+        assert!(matches!(session.document_of_state(3).await, Err(GrantError::Invalid(_))));
+        assert!(matches!(session.document_before(3).await, Err(GrantError::Invalid(_))));
+        session.roll_back_effects().await;
+    }
 }
 
 /// A journal that lacks the last content of an object whose deletion a comparison found.

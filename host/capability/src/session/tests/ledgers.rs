@@ -56,7 +56,7 @@ async fn the_database_decides_for_the_ledger_after_a_crash() {
         session.commit_effects(&[1]).await.unwrap();
         let granted =
             Arc::clone(&capabilities.resolve_access("p", &everything(), &backing(0)).map(Arc::new).unwrap());
-        let mut call = CallSession::new(granted, marks(&[2]), HashSet::new(), None);
+        let mut call = CallSession::new(granted, vec![2], marks(&[2]), HashSet::new(), None);
         call.sql_write("main", rows(&[2]), None).await.unwrap();
         call.ledger_append("audit", vec![b"two".to_vec()]).await.unwrap();
         let receipt = call.make_receipt(call.receipt_marks(&[2]).unwrap()).unwrap();

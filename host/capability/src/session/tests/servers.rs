@@ -69,7 +69,7 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
     granted.sql.get_mut("main").unwrap().access = SqlAccess::Read;
     granted.uses = Arc::new(uses::GrantUses::of(&everything().grants));
     let granted = Arc::new(granted);
-    let mut call = CallSession::new(granted.clone(), marks(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(granted.clone(), vec![1], marks(&[1]), HashSet::new(), None);
     let refusal = |needed: &str| {
         format!(
             "denied: the database `main` is granted with `access: read`, and this needs `access: {needed}` in \
@@ -93,7 +93,7 @@ async fn a_statement_that_needs_more_access_than_is_granted_is_refused_before_th
 async fn a_call_that_cannot_have_its_database_is_not_made_whatever_the_plugin_answers() {
     let world = SessionWorld::new();
     let granted = granted_with(&world, &SlowServer::new(vec![])).await;
-    let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(Arc::new(granted), vec![1], marks(&[1]), HashSet::new(), None);
     assert!(matches!(call.sql_write("main", rows(&[1]), None).await, Err(GrantError::Unavailable(_))));
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     assert_eq!(Box::new(call).commit_effects(&[1]).await, Err(GrantError::Unavailable("away".into())));
@@ -212,7 +212,7 @@ async fn a_ledger_whose_last_append_nobody_can_decide_now_holds_up_nobody_else()
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let granted = capabilities.resolve_access("p", &everything(), &backing(0)).unwrap();
-    let mut call = CallSession::new(Arc::new(granted), marks(&[1]), HashSet::new(), None);
+    let mut call = CallSession::new(Arc::new(granted), vec![1], marks(&[1]), HashSet::new(), None);
     insert_with(&mut call, &[1]).await;
     call.ledger_append("audit", vec![b"one".to_vec()]).await.unwrap();
     let receipt = call.make_receipt(call.receipt_marks(&[1]).unwrap()).unwrap();

@@ -14,6 +14,7 @@
 //! beside the bytes. [`substance`] compares what documents mean to people.
 
 mod edits;
+mod generation_cache;
 mod substance;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ use zstd::zstd_safe::{
     CCtx, CDict, DCtx, DDict, SafeResult, compress_bound, get_error_name, get_frame_content_size,
 };
 
+pub use generation_cache::GenerationCache;
 pub use substance::compare_form;
 
 /// A document that is compressed on its own. The cache and the journal share it.

@@ -25,8 +25,8 @@ pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, j
 pub(crate) use key::StateKey;
 pub(crate) use operator_actions::{DROPPED, LetterMarking, OWED_STATE, OperatorAct};
 pub(crate) use returned::{
-    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LetterRange, LiveRow, NamedObject,
-    ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,
+    ChainStep, CurrentRow, DocumentRow, DocumentStorage, EndRow, KeptSnapshot, LetterRange, LiveRow,
+    NamedObject, ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,
 };
 
 /// A number in the form of a column.

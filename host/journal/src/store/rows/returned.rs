@@ -117,6 +117,9 @@ pub(crate) struct StoredDocument {
     pub stored: Vec<u8>,
 }
 
+/// A state with the stored form of its document.
+pub(crate) type DocumentRow = (StateEnvelope, Vec<u8>);
+
 /// A stored row of states; its envelope may turn out to be damaged.
 pub(crate) type StoredRow = (i64, StoreResult<StateEnvelope>, Vec<u8>);
 

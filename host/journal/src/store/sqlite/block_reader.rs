@@ -11,16 +11,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kubewitness_core::ports::JournalError;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 
 use super::fault::classify_direct;
 use super::writer_thread::BUSY;
 use crate::report::DOUBTFUL;
 use crate::store::rows::check::{self, EnvelopeColumns};
-use crate::store::rows::{StateEnvelope, StateKey, StoreResult};
+use crate::store::rows::{DocumentRow, StateEnvelope, StateKey, StoreResult};
 
 const AFTER: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums \
-    FROM states WHERE seq > ? ORDER BY seq LIMIT ?";
+    FROM states WHERE seq > ? ORDER BY seq LIMIT +?";
+
+const AT: &str = "SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, at, anchor, sums, document \
+    FROM states WHERE seq = ?";
+
+/// The index of the document in [`AT`].
+const DOCUMENT: usize = 12;
 
 /// KiB of pages that each reader caches. Pages that are read again are in the system's own cache; SQLite's
 /// default of 2 MiB would be 8 MiB for four readers.
@@ -41,21 +47,35 @@ impl BlockReader {
 
     /// States after a position, in order.
     pub async fn states_after(self: &Arc<Self>, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
-        let readers = Arc::clone(self);
-        let read = tokio::task::spawn_blocking(move || readers.read(after, limit)).await;
-        let ended = |error| JournalError::Fatal(format!("a reading thread ended: {error}: {DOUBTFUL}"));
-        read.map_err(ended)?
+        self.run(move |connection| read_envelopes(connection, after, limit)).await
+    }
+
+    /// The states at these positions with their stored documents. It ends early once these have so many bytes.
+    pub async fn rows_at(
+        self: &Arc<Self>,
+        seqs: Vec<i64>,
+        most_bytes: usize,
+    ) -> StoreResult<Vec<DocumentRow>> {
+        self.run(move |connection| read_rows(connection, &seqs, most_bytes)).await
     }
 
     /// A connection that failed is not reused.
-    fn read(&self, after: i64, limit: i64) -> StoreResult<Vec<StateEnvelope>> {
-        let connection = match self.take()? {
-            Some(connection) => connection,
-            None => self.open_connection().map_err(|error| classify_direct(&error))?,
+    async fn run<T: Send + 'static>(
+        self: &Arc<Self>,
+        read: impl FnOnce(&Connection) -> StoreResult<T> + Send + 'static,
+    ) -> StoreResult<T> {
+        let readers = Arc::clone(self);
+        let read = move || {
+            let connection = match readers.take()? {
+                Some(connection) => connection,
+                None => readers.open_connection().map_err(|error| classify_direct(&error))?,
+            };
+            let found = read(&connection)?;
+            readers.return_connection(connection);
+            Ok(found)
         };
-        let found = read_envelopes(&connection, after, limit)?;
-        self.return_connection(connection);
-        Ok(found)
+        let ended = |error| JournalError::Fatal(format!("a reading thread ended: {error}: {DOUBTFUL}"));
+        tokio::task::spawn_blocking(read).await.map_err(ended)?
     }
 
     fn take(&self) -> StoreResult<Option<Connection>> {
@@ -93,23 +113,42 @@ fn read_envelopes(connection: &Connection, after: i64, limit: i64) -> StoreResul
 
 fn read_columns(connection: &Connection, after: i64, limit: i64) -> rusqlite::Result<Vec<EnvelopeColumns>> {
     let mut statement = connection.prepare_cached(AFTER)?;
-    let read = statement.query_map([after, limit], |row| {
-        Ok((
-            row.get(0)?,
-            row.get(1)?,
-            key(row, 2)?.unwrap_or(StateKey::GONE),
-            row.get(3)?,
-            row.get(4)?,
-            row.get(5)?,
-            row.get(6)?,
-            row.get(7)?,
-            row.get(8)?,
-            key(row, 9)?,
-            row.get(10)?,
-            row.get(11)?,
-        ))
-    })?;
-    read.collect()
+    statement.query_map([after, limit], envelope_columns)?.collect()
+}
+
+fn envelope_columns(row: &Row<'_>) -> rusqlite::Result<EnvelopeColumns> {
+    Ok((
+        row.get(0)?,
+        row.get(1)?,
+        key(row, 2)?.unwrap_or(StateKey::GONE),
+        row.get(3)?,
+        row.get(4)?,
+        row.get(5)?,
+        row.get(6)?,
+        row.get(7)?,
+        row.get(8)?,
+        key(row, 9)?,
+        row.get(10)?,
+        row.get(11)?,
+    ))
+}
+
+fn read_rows(connection: &Connection, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
+    let failed = |error: rusqlite::Error| classify_direct(&error);
+    let mut statement = connection.prepare_cached(AT).map_err(failed)?;
+    let (mut rows, mut bytes) = (Vec::with_capacity(seqs.len()), 0);
+    for seq in seqs {
+        let read = |row: &Row<'_>| Ok((envelope_columns(row)?, row.get::<_, Vec<u8>>(DOCUMENT)?));
+        let Some((columns, stored)) = statement.query_row([seq], read).optional().map_err(failed)? else {
+            continue;
+        };
+        bytes += stored.len();
+        rows.push((check::check_envelope(columns)?, stored));
+        if bytes > most_bytes {
+            break;
+        }
+    }
+    Ok(rows)
 }
 
 /// A number or a text. Any other type does not belong to this format.
@@ -124,14 +163,15 @@ fn key(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<StateKey>> {
 #[cfg(test)]
 mod tests {
     use kubewitness_core::Change;
+    use rusqlite::StatementStatus;
     use sqlx::ConnectOptions;
     use sqlx::sqlite::SqliteConnectOptions;
 
     use super::*;
-    use crate::store::StoreReader;
     use crate::store::rows::{DocumentEncoding, RowBatch, RowFlags, StateRow};
     use crate::store::sqlite::schema::TABLES;
-    use crate::store::sqlite::statements::write;
+    use crate::store::sqlite::statements::{CHAIN, write};
+    use crate::store::{StoreConnection, StoreReader};
 
     fn state(seq: u64, change: Change, key: StateKey, version: Option<StateKey>) -> StateRow {
         let flags = RowFlags {
@@ -158,6 +198,21 @@ mod tests {
         StateRow { envelope, document: b"{}".to_vec() }
     }
 
+    #[test]
+    fn a_statement_with_a_limit_is_planned_once_for_all_limits() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(TABLES).unwrap();
+        let planned = |text: &str| {
+            let mut statement = connection.prepare(text).unwrap();
+            for limit in 1..=9 {
+                assert!(statement.query([0, limit]).unwrap().next().unwrap().is_none());
+            }
+            statement.get_status(StatementStatus::RePrepare)
+        };
+        assert_eq!((planned(AFTER), planned(CHAIN)), (0, 0));
+        assert!(planned(&AFTER.replace('+', "")) > 0, "SQLite has changed: limits need no sign any more");
+    }
+
     #[tokio::test]
     async fn a_block_is_what_single_statements_read_and_a_changed_row_of_it_is_refused() {
         let folder = tempfile::tempdir().unwrap();
@@ -182,6 +237,11 @@ mod tests {
             );
         }
         assert_eq!(reader.states_after(0, 10).await.unwrap().len(), 4);
+        for (seqs, most) in [(vec![3, 9, 1], 64), (vec![1, 2, 3, 4], 2)] {
+            let rows = reader.rows_at(seqs.clone(), most).await.unwrap();
+            assert_eq!(rows, StoreConnection::rows_at(&mut single, &seqs, most).await.unwrap());
+            assert_eq!(rows.len(), 2, "the other is unknown, or the first two have the bytes");
+        }
         writer.execute("UPDATE states SET previous = 5 WHERE seq = 3", []).unwrap();
         assert!(
             matches!(reader.states_after(0, 10).await, Err(JournalError::Fatal(why)) if why.contains('3'))

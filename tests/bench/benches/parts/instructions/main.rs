@@ -50,9 +50,11 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let folder = tempfile::tempdir()?;
-    // Compiles the guest. Counted, that takes minutes; natively, it makes code for instructions that valgrind's processor
+    // Compiles the guests. Counted, that takes minutes; natively, it makes code for instructions that valgrind's processor
     // does not have.
-    under_valgrind(&["--tool=none"], "guest", 1, folder.path())?;
+    for guest in ["guest", "audit"] {
+        under_valgrind(&["--tool=none"], guest, 1, folder.path())?;
+    }
     for path in PATHS {
         let count = |rounds| count(path.name, rounds, folder.path());
         let (few, many) = std::thread::scope(|scope| {

@@ -10,21 +10,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
+use bytes::Bytes;
 use kubewitness_bench::{PATIENCE, job};
 use kubewitness_capability::PluginServices;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec};
 use kubewitness_core::lanes::{ClockReading, LaneOptions, Lanes};
 use kubewitness_core::ports::{
-    CallError, CallOutcome, DocumentReader, GrantError, GrantProvider, KvWrites, PluginHandler,
-    PluginProgress, SqlValue, StateDelivery, StateWitness, Verdict,
+    AppendBatch, Backlog, CallError, CallOutcome, DocumentReader, GrantError, GrantProvider, KvWrites,
+    PluginHandler, PluginProgress, SqlValue, StateDelivery, StateWitness, Verdict,
 };
 use kubewitness_core::redact::{RedactionRules, SecretDigests};
 use kubewitness_core::status::StatusRules;
 use kubewitness_core::{document, project};
 use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
-use kubewitness_journal::{Journal, JournalOptions};
-use kubewitness_sandbox::{ComponentCompiler, EngineOptions, SandboxEngine};
+use kubewitness_journal::{Journal, JournalOptions, PhaseIndex, PhaseQuery};
+use kubewitness_sandbox::{ComponentCompiler, EngineOptions, PluginComponent, SandboxEngine};
 use serde_json::json;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -76,11 +77,13 @@ pub const PATHS: &[CountedPath] = &[
     path!("quotes", 1, 200, quotes),
     path!("lanes", BACKLOG, 8, lanes),
     path!("append", BATCH, 2, append),
+    path!("phases", BACKLOG, 1, phases),
     path!("recent", BACKLOG, 1, recent),
     path!("backlog", BACKLOG, 1, backlog),
     path!("document", BATCH, 1, documents),
     path!("receipt", BATCH, 2, receipt),
     path!("guest", GUEST_BATCH, 10, guest),
+    path!("audit", BACKLOG, 1, audit),
 ];
 
 /// Things that are made once for all runs.
@@ -188,6 +191,15 @@ async fn journal(folder: &Path, recent: usize) -> Result<Journal> {
     Ok(Journal::open(&folder.join("journal.db"), options).await?)
 }
 
+/// The same with states in it.
+async fn filled_journal(folder: &Path, recent: usize) -> Result<Journal> {
+    let journal = journal(folder, recent).await?;
+    for first in (0..BACKLOG).step_by(BATCH) {
+        journal.append_batch(witnessed_of(JOBS, first, BATCH)).await?;
+    }
+    Ok(journal)
+}
+
 async fn append(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let journal = journal(folder.path(), BACKLOG).await?;
@@ -195,6 +207,26 @@ async fn append(_: PreparedPaths, rounds: usize) -> Result<()> {
     let appends: Vec<_> = (0..=LONGEST).map(|round| witnessed_of(JOBS, round * BATCH, BATCH)).collect();
     for append in appends.into_iter().take(rounds + 1) {
         journal.append_batch(append).await?;
+    }
+    Ok(journal.close().await?)
+}
+
+/// Each state has another phase than the one before.
+async fn phases(_: PreparedPaths, rounds: usize) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let journal = filled_journal(folder.path(), BACKLOG * 2).await?;
+    for round in 0..rounds {
+        let index = PhaseIndex::new(folder.path().join(format!("phases-{round}.db")));
+        while index.index_next_part(&journal, 0).await? {}
+        // Times are written before the next query.
+        let query = PhaseQuery {
+            sources: vec!["jobs".into()],
+            phase: "Suspended".into(),
+            before: u64::MAX,
+            looked: 1,
+            ..PhaseQuery::default()
+        };
+        ensure!(!index.find(query).await?.times.is_empty(), "no Job was suspended");
     }
     Ok(journal.close().await?)
 }
@@ -212,10 +244,7 @@ async fn backlog(_: PreparedPaths, rounds: usize) -> Result<()> {
 /// From the journal through the dispatcher's lanes to a plugin that looks at each state as the sandbox does.
 async fn deliver(recent: usize, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let journal = journal(folder.path(), recent).await?;
-    for first in (0..BACKLOG).step_by(BATCH) {
-        journal.append_batch(witnessed_of(JOBS, first, BATCH)).await?;
-    }
+    let journal = filled_journal(folder.path(), recent).await?;
     for round in 0..rounds {
         // New ones each time: they remember in which states they have looked for secrets.
         let backing = PluginServices { documents: Arc::new(journal.clone()), ..backing() };
@@ -303,10 +332,7 @@ impl PluginHandler for LookingPlugin {
 
 async fn documents(_: PreparedPaths, rounds: usize) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let journal = journal(folder.path(), 0).await?;
-    for first in (0..BACKLOG).step_by(BATCH) {
-        journal.append_batch(witnessed_of(JOBS, first, BATCH)).await?;
-    }
+    let journal = filled_journal(folder.path(), 0).await?;
     for _ in 0..rounds {
         for seq in 1..=BATCH as u64 {
             let document = journal.document_at(BACKLOG as u64 - BATCH as u64 + seq).await?;
@@ -334,14 +360,73 @@ async fn receipt(_: PreparedPaths, rounds: usize) -> Result<()> {
     Ok(())
 }
 
-async fn guest(prepared: PreparedPaths, rounds: usize) -> Result<()> {
+/// The plugin as people run it, over a journal that holds no state in memory: each document is read from the file.
+async fn audit(prepared: PreparedPaths, rounds: usize) -> Result<()> {
+    let component = load_component(&prepared, "audit").await?;
+    let mut journals = Vec::new();
+    for _ in 0..LONGEST {
+        let folder = tempfile::tempdir()?;
+        let journal = journal(folder.path(), 0).await?;
+        for first in (0..BACKLOG).step_by(BATCH) {
+            journal.append_batch(with_managers(witnessed_of(JOBS, first, BATCH))).await?;
+        }
+        journals.push((journal, folder));
+    }
+    for (journal, folder) in journals.iter().take(rounds) {
+        let settings = json!({"ledgers": [{"name": "trail", "path": "trail.jsonl"}]});
+        let manifest = json!({
+            "grants": {"ledger": [{"name": "trail", "ledger": "trail"}], "documents": "digest"},
+        });
+        let backing = PluginServices { documents: Arc::new(journal.clone()), ..backing() };
+        let grants = granted::grants(&settings, &manifest, folder.path(), backing).await?;
+        let plugin = component.make_plugin("audit", &LimitsSpec::default(), grants)?;
+        let states = journal.read(0, BACKLOG).await?;
+        let batch: Vec<_> =
+            states.into_iter().map(|state| StateDelivery { state, attempt: 1, resync: false }).collect();
+        for batch in batch.chunks(GUEST_BATCH) {
+            let outcome = plugin.handle_batch(black_box(batch)).await?;
+            ensure!(outcome.verdicts.iter().all(|verdict| *verdict == Verdict::Done), "a state is not done");
+        }
+        let trail = std::fs::read_to_string(folder.path().join("trail.jsonl"))?;
+        ensure!(
+            trail.matches(r#""manager":"kube-controller-manager""#).count() == BACKLOG,
+            "a manager is missing"
+        );
+    }
+    for (journal, _folder) in journals {
+        journal.close().await?;
+    }
+    Ok(())
+}
+
+/// The same states with the time of each change among the managers, as a server writes it.
+fn with_managers(mut append: AppendBatch) -> AppendBatch {
+    const BEGINNING: &str = r#""startTime":""#;
+    const ENTRY: &str = r#""time":"2026-01-01T00:00:00Z","fieldsType":"FieldsV1","fieldsV1":{"f:status""#;
+    let dated = |document: &Bytes| {
+        let text = String::from_utf8_lossy(document);
+        let time = text.split(BEGINNING).nth(1).and_then(|rest| rest.split('"').next()).unwrap_or_default();
+        let entry = format!(r#""time":"{time}","fieldsType":"FieldsV1","fieldsV1":{{"f:status""#);
+        Bytes::from(text.replace(ENTRY, &entry))
+    };
+    for state in &mut append.states {
+        state.document = dated(&state.document);
+        state.base = state.base.as_ref().map(dated);
+    }
+    append
+}
+
+async fn load_component(prepared: &PreparedPaths, name: &str) -> Result<PluginComponent> {
     let options = EngineOptions {
         cache: Some(prepared.code()),
         compiler: ComponentCompiler::InProcess,
         is_unattended: false,
     };
-    let component =
-        SandboxEngine::new(options)?.load(&component("probe").into(), &ComponentsSpec::default()).await?;
+    Ok(SandboxEngine::new(options)?.load(&component(name).into(), &ComponentsSpec::default()).await?)
+}
+
+async fn guest(prepared: PreparedPaths, rounds: usize) -> Result<()> {
+    let component = load_component(&prepared, "probe").await?;
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
     let plugin = component.make_plugin("probe", &LimitsSpec::default(), grants)?;
     let batch = deliveries(GUEST_BATCH, GUEST_BATCH);

@@ -11,9 +11,9 @@ use super::read::{AFTER_ENVELOPE, decode_envelope, envelope_columns};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::{
-    ChainStep, CurrentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject, OWED_STATE,
-    ObjectChoice, ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope, StoreResult,
-    StoredDocument, StoredRow, damaged_state,
+    ChainStep, CurrentRow, DocumentRow, DocumentStorage, EndRow, KeptSnapshot, LiveRow, NamedObject,
+    OWED_STATE, ObjectChoice, ObjectEnds, PlacedObject, RowFlags, SnapshotRow, SourceEpoch, StateEnvelope,
+    StoreResult, StoredDocument, StoredRow, damaged_state,
 };
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
@@ -27,6 +27,10 @@ fn key_and_value(mut row: SqlRow) -> StoreResult<(String, Vec<u8>)> {
 impl StoreConnection for ServerSession {
     fn store_reader(&mut self) -> &mut dyn StoreReader {
         self
+    }
+
+    async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
+        self.read_rows_at(seqs, most_bytes).await
     }
 
     async fn begin_snapshot(&mut self) -> StoreResult<()> {

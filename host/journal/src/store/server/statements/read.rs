@@ -1,7 +1,8 @@
 //! Reads states and the rows that they share, and compares each with its checksum.
 
 use crate::store::rows::{
-    NamedObject, ObjectChoice, ObjectRow, SourceEpoch, StateEnvelope, StateKey, StoreResult, check,
+    DocumentRow, NamedObject, ObjectChoice, ObjectRow, SourceEpoch, StateEnvelope, StateKey, StoreResult,
+    check,
 };
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow, key_bytes};
@@ -14,6 +15,9 @@ macro_rules! envelope_columns {
     };
 }
 pub(super) use envelope_columns;
+
+/// How many documents one statement reads.
+const ROWS_AT_ONCE: usize = 32;
 
 /// The index of the first column after them.
 pub(super) const AFTER_ENVELOPE: usize = 12;
@@ -121,6 +125,31 @@ impl ServerSession {
             " FROM @numbers @JOIN kw_states s ON s.seq = q.v ORDER BY s.seq"
         );
         decode_envelopes(self.fetch_rows(text, vec![seqs.into()]).await?)
+    }
+
+    /// Reads a few rows with each statement: a document may have megabytes.
+    pub(super) async fn read_rows_at(
+        &mut self,
+        seqs: &[i64],
+        most_bytes: usize,
+    ) -> StoreResult<Vec<DocumentRow>> {
+        let text = concat!(
+            "SELECT ",
+            envelope_columns!(),
+            ", s.document FROM @numbers @JOIN kw_states s ON s.seq = q.v"
+        );
+        let (mut found, mut bytes) = (Vec::with_capacity(seqs.len()), 0);
+        for part in seqs.chunks(ROWS_AT_ONCE) {
+            for mut row in self.fetch_rows(text, vec![part.into()]).await? {
+                let stored = row.bytes_at(AFTER_ENVELOPE)?;
+                bytes += stored.len();
+                found.push((decode_envelope(&mut row)?, stored));
+            }
+            if bytes > most_bytes {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     pub(super) async fn read_chain(

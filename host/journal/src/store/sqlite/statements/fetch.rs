@@ -13,7 +13,7 @@ use super::{backlog, checksums, findings, proof, query, read};
 use crate::report::{PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::{
-    ChainStep, CurrentRow, EndRow, KeptSnapshot, LiveRow, NamedObject, ObjectChoice, ObjectEnds,
+    ChainStep, CurrentRow, DocumentRow, EndRow, KeptSnapshot, LiveRow, NamedObject, ObjectChoice, ObjectEnds,
     PlacedObject, SourceEpoch, StateEnvelope, StoreResult, StoredDocument, StoredRow,
 };
 use crate::store::sqlite::block_reader::BlockReader;
@@ -62,6 +62,13 @@ impl StoreConnection for LentConnection {
         match self.in_snapshot {
             true => self.store_reader().states_after(after, limit).await,
             false => self.blocks.states_after(after, limit).await,
+        }
+    }
+
+    async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
+        match self.in_snapshot {
+            true => StoreConnection::rows_at(&mut *self.connection, seqs, most_bytes).await,
+            false => self.blocks.rows_at(seqs.to_vec(), most_bytes).await,
         }
     }
 

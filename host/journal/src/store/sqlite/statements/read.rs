@@ -84,7 +84,7 @@ pub(super) async fn states_after(
         "SELECT json_group_array(",
         envelope_column!(),
         " ORDER BY s.seq) FROM (SELECT seq, object, version, flags, back, status, previous, owner, observed_ms, \
-         at, anchor, sums FROM states WHERE seq > ? ORDER BY seq LIMIT ?) s"
+         at, anchor, sums FROM states WHERE seq > ? ORDER BY seq LIMIT +?) s"
     );
     let query = sqlx::query_scalar(text).bind(after).bind(limit);
     let found: String = query.fetch_one(connection).await.map_err(classify_error)?;
@@ -101,7 +101,7 @@ pub(super) async fn positions_outside(
 ) -> StoreResult<Vec<i64>> {
     let text = "SELECT s.seq FROM states s CROSS JOIN objects o ON o.id = s.object \
                 WHERE s.seq > ?1 AND s.seq <= ?2 AND o.namespace NOT IN (SELECT value FROM json_each(?3)) \
-                ORDER BY s.seq LIMIT ?4";
+                ORDER BY s.seq LIMIT +?4";
     let namespaces = serde_json::to_string(namespaces).expect("strings always serialize");
     let query = sqlx::query_scalar(text).bind(after).bind(through).bind(namespaces).bind(limit);
     query.fetch_all(connection).await.map_err(classify_error)
@@ -144,20 +144,21 @@ pub(super) async fn states_at(
     decode_envelopes(&found)
 }
 
+/// 2 is a delta on the previous state.
+pub(in crate::store::sqlite) const CHAIN: &str = concat!(
+    "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
+     UNION ALL SELECT n.seq, n.back, n.flags FROM chain c JOIN states n ON n.seq = c.seq - c.back \
+     WHERE (c.flags >> 3) & 3 = 2 AND c.back > 0 LIMIT +?) SELECT ",
+    envelope_column!(),
+    ", s.document FROM chain c CROSS JOIN states s ON s.seq = c.seq ORDER BY s.seq DESC"
+);
+
 pub(super) async fn document_chain(
     connection: &mut SqliteConnection,
     seq: i64,
     most: u32,
 ) -> StoreResult<Vec<(StateEnvelope, Vec<u8>)>> {
-    // 2 is a delta on the previous state.
-    let text = concat!(
-        "WITH RECURSIVE chain (seq, back, flags) AS (SELECT seq, back, flags FROM states WHERE seq = ? \
-         UNION ALL SELECT n.seq, n.back, n.flags FROM chain c JOIN states n ON n.seq = c.seq - c.back \
-         WHERE (c.flags >> 3) & 3 = 2 AND c.back > 0 LIMIT ?) SELECT ",
-        envelope_column!(),
-        ", s.document FROM chain c CROSS JOIN states s ON s.seq = c.seq ORDER BY s.seq DESC"
-    );
-    let query = sqlx::query_as(text).bind(seq).bind(most);
+    let query = sqlx::query_as(CHAIN).bind(seq).bind(most);
     let rows: Vec<(String, Vec<u8>)> = query.fetch_all(connection).await.map_err(classify_error)?;
     rows.into_iter().map(|(text, stored)| Ok((decode_envelope(&text)?, stored))).collect()
 }
