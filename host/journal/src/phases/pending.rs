@@ -32,7 +32,7 @@ pub(super) struct OpenTime {
     pub entered: Seq,
 }
 
-/// What the file will say of an object once everything is written.
+/// Everything that the file will contain about an object once all changes are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownObject {
     pub id: i64,

@@ -321,7 +321,7 @@ mod tests {
             match (parameter(spec).accept_value(&given), taken) {
                 (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{spec} {given}"),
                 (Err(error), Err(part)) => {
-                    assert!(error.to_string().contains(part), "{spec} {given}: {error}")
+                    assert!(error.to_string().contains(part), "{spec} {given}: {error}");
                 }
                 (found, expected) => panic!("{spec} {given}: {found:?}, expected {expected:?}"),
             }
