@@ -17,7 +17,8 @@ use kubewitness_core::{ObjectRef, Seq};
 /// How many states the first question covers, and how many each later one covers at most.
 const FIRST: usize = 4;
 const MOST: usize = 64;
-/// Documents beyond so many bytes are dropped before more are read. One answer of the journal is added to it.
+/// Documents beyond so many bytes are dropped before more are read. One answer of the journal comes on top, some 8 MiB
+/// and a document.
 const HELD_BYTES: usize = 4 << 20;
 
 /// Whether a plugin reads versions before, remembered from call to call.
@@ -109,14 +110,14 @@ impl DocumentsAhead {
         let Some(place) = self.unread.iter().rposition(|unread| *unread == seq) else { return Vec::new() };
         let from = (place + 1).saturating_sub(self.next);
         self.next = (self.next * 2).min(MOST);
-        self.unread.drain(from..=place).rev().collect()
-    }
-
-    fn hold(&mut self, found: Vec<StateDocuments>) {
         if self.held_bytes > HELD_BYTES {
             self.held.clear();
             self.held_bytes = 0;
         }
+        self.unread.drain(from..=place).rev().collect()
+    }
+
+    fn hold(&mut self, found: Vec<StateDocuments>) {
         for documents in found {
             self.held_bytes += bytes_of(&documents.own) + bytes_of(&documents.before);
             self.held.insert(documents.seq, documents);

@@ -13,6 +13,13 @@ use super::{PhasePage, PhaseQuery, TimeInPhase};
 /// Times of one source that are read at once.
 const PART: usize = 512;
 
+/// Whether an object has a later time in a phase. The sign keeps SQLite from walking all times of the phase: an
+/// object has few.
+const LATER: &str = "
+    SELECT 1 FROM times WHERE object = ?1 AND rank > ?2 AND rank < ?3 AND entered < ?4 AND +line = ?5
+    UNION ALL SELECT 1 FROM open_times WHERE object = ?1 AND ?6 + entered > ?2 AND ?6 + entered < ?3
+    AND entered < ?4 AND line = ?5 LIMIT 1";
+
 /// Finds times in a phase, the newest first.
 pub(super) fn find(connection: &Connection, query: &PhaseQuery) -> rusqlite::Result<PhasePage> {
     let upper = OPEN.saturating_add(query.before.min(OPEN));
@@ -48,11 +55,7 @@ fn has_later(
     let Some(line) = stored_number(connection, &time.source, &query.phase)? else {
         return Ok(false);
     };
-    let mut statement = connection.prepare_cached(
-        "SELECT 1 FROM times WHERE object = ?1 AND rank > ?2 AND rank < ?3 AND entered < ?4 AND line = ?5
-         UNION ALL SELECT 1 FROM open_times WHERE object = ?1 AND ?6 + entered > ?2 AND ?6 + entered < ?3
-         AND entered < ?4 AND line = ?5 LIMIT 1",
-    )?;
+    let mut statement = connection.prepare_cached(LATER)?;
     let [rank, upper, before, open] = [time.rank, upper, query.before, OPEN].map(as_signed);
     statement.exists((object, rank, upper, before, line, open))
 }
@@ -130,5 +133,24 @@ impl PhaseReadahead {
             self.times.push_back((row.get(2)?, time));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::TABLES;
+    use super::*;
+
+    #[test]
+    fn a_later_time_is_looked_for_among_those_of_its_object() {
+        let connection = Connection::open_in_memory().unwrap();
+        connection.execute_batch(TABLES).unwrap();
+        let mut statement = connection.prepare(&format!("EXPLAIN QUERY PLAN {LATER}")).unwrap();
+        let lines = statement.query_map([1; 6], |row| row.get::<_, String>(3)).unwrap();
+        let plan: Vec<String> = lines.map(Result::unwrap).collect();
+        assert!(
+            plan.iter().any(|line| line.contains("times_by_object (object=? AND rank>? AND rank<?)")),
+            "{plan:?}"
+        );
     }
 }

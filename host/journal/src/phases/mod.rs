@@ -18,7 +18,7 @@ mod table;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use kubewitness_core::ports::{Backlog, ChangeQuestion, JournalError, KeptOutcome, OutcomeChanges};
@@ -151,10 +151,7 @@ impl PhaseIndex {
         let after = *self.inner.through.borrow();
         let states = journal.read(after, PART).await?;
         let Some(through) = states.last().map(|state| state.seq) else {
-            let is_due = self.lock_table().as_ref().is_some_and(|table| table.is_write_due(now_ms));
-            if is_due {
-                self.with_table(move |table| table.write_if_due(now_ms)).await?;
-            }
+            self.with_table(move |table| table.write_if_due(now_ms)).await?;
             return Ok(false);
         };
         self.with_table(move |table| table.take_in(&states, now_ms)).await?;
@@ -248,9 +245,9 @@ impl PhaseIndex {
     }
 
     /// The causes of these objects (source and uid), by their indexes in the list, with one lookup for all.
-    /// Empty if the index can't be used.
+    /// Fails if the index can't be used.
     pub async fn causes_of(&self, objects: Vec<(String, String)>) -> StoreResult<HashMap<usize, CauseKind>> {
-        if objects.is_empty() || self.lock_table().is_none() {
+        if objects.is_empty() {
             return Ok(HashMap::new());
         }
         self.with_table(move |table| table.causes_of(&objects)).await
@@ -283,36 +280,35 @@ impl PhaseIndex {
 
     /// Opens the index, and rebuilds it if it was not made from this journal.
     async fn open(&self, journal: &Journal) -> StoreResult<()> {
-        if self.lock_table().is_some() {
+        if self.is_open() {
             return Ok(());
         }
         self.count_after(*journal.newest_position().borrow());
         let path = self.inner.path.clone();
-        let table = run_blocking(move || PhaseTable::open(&path)).await?;
-        *self.lock_table() = Some(table);
-        let through = self.compare_with_journal(journal).await;
-        match through {
-            Ok(through) => drop(self.inner.through.send_replace(through)),
-            // An index that may belong to another journal is not continued.
-            Err(_) => *self.lock_table() = None,
+        let (mut table, through, id) = run_blocking(move || PhaseTable::open_indexed(&path)).await?;
+        let is_of_journal = through == 0 || has_state(journal, through, &id).await?;
+        if !is_of_journal {
+            table = run_blocking(move || table.without_content()).await?;
         }
-        through.map(drop)
+        self.inner.through.send_replace(if is_of_journal { through } else { 0 });
+        // Queries see it only now: they would take it for complete.
+        *self.lock_table() = Some(table);
+        Ok(())
+    }
+
+    /// A table that is in use is open. Waiting for its user here would block a thread of the runtime.
+    fn is_open(&self) -> bool {
+        match self.inner.table.try_lock() {
+            Ok(table) => table.is_some(),
+            Err(TryLockError::Poisoned(table)) => table.into_inner().is_some(),
+            Err(TryLockError::WouldBlock) => true,
+        }
     }
 
     /// Sets, once, the position up to which outcomes are not counted.
     fn count_after(&self, newest: Seq) {
         let mut outcomes = self.inner.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.counted_after.get_or_insert(newest);
-    }
-
-    /// The position up to which this journal was indexed. The content from another journal is discarded.
-    async fn compare_with_journal(&self, journal: &Journal) -> StoreResult<Seq> {
-        let (through, id) = self.with_table(|table| table.indexed_through()).await?;
-        if through == 0 || has_state(journal, through, &id).await? {
-            return Ok(through);
-        }
-        self.with_table(PhaseTable::remove_content).await?;
-        Ok(0)
     }
 
     fn lock_table(&self) -> MutexGuard<'_, Option<PhaseTable>> {
@@ -327,7 +323,9 @@ impl PhaseIndex {
         let index = self.clone();
         run_blocking(move || {
             let mut held = index.lock_table();
-            let Some(table) = held.as_mut() else {
+            // A panic may have left a stale one.
+            let Some(table) = held.as_mut().filter(|table| !table.is_stale()) else {
+                *held = None;
                 return Err(JournalError::Unavailable("the index of phases is being opened".into()));
             };
             let answer = ask(table);
@@ -337,6 +335,8 @@ impl PhaseIndex {
             } else if table.is_stale() {
                 // The journal is read again from where the file ends.
                 *held = None;
+                index.inner.through.send_replace(0);
+                index.inner.demand.notify_one();
             }
             answer.map_err(|error| table::index_error(&error))
         })

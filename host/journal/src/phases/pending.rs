@@ -16,8 +16,8 @@ use super::table::as_signed;
 
 /// Objects in memory. Beyond that, all are forgotten and looked up again.
 const MOST_OBJECTS: usize = 57_344;
-/// Ended times that wait to be written.
-const MOST_TIMES: usize = 32_768;
+/// Changes that wait to be written. Writing them takes some tenths of a second, in which no query is answered.
+const MOST_CHANGES: usize = 16_384;
 /// How long a change waits to be written.
 const WAIT_MS: u64 = 2_000;
 
@@ -109,7 +109,7 @@ impl PendingTimes {
     /// A clock that was set back ends the wait as well.
     pub fn is_due(&self, now_ms: u64) -> bool {
         let has_waited = |since: u64| now_ms < since || now_ms - since >= WAIT_MS;
-        self.ended.len() >= MOST_TIMES || self.since_ms.is_some_and(has_waited)
+        self.ended.len() + self.changed.len() >= MOST_CHANGES || self.since_ms.is_some_and(has_waited)
     }
 
     /// Whether so many more objects might be too many.
@@ -124,7 +124,11 @@ impl PendingTimes {
     }
 
     /// Writes everything that is pending. It is still pending afterwards, in case the transaction fails.
-    pub fn write(&self, rows: &Transaction<'_>) -> rusqlite::Result<()> {
+    pub fn write(&mut self, rows: &Transaction<'_>) -> rusqlite::Result<()> {
+        // In the order of the objects, pages of the file are read and written once.
+        self.ended.sort_unstable_by_key(|ended| (ended.object, ended.left));
+        let objects = &self.objects;
+        self.changed.sort_unstable_by_key(|print| objects.get(print).map(|object| object.id));
         let mut insert = rows.prepare_cached(
             "INSERT OR IGNORE INTO times (line, rank, entered, object) VALUES (?1, ?2, ?3, ?4)",
         )?;

@@ -45,7 +45,7 @@ const VERSION: i64 = 6;
 pub(super) const OPEN: u64 = 1 << 62;
 /// How long a write waits for the file's lock. Only a tool that somebody runs on the file can hold it.
 const BUSY: Duration = Duration::from_secs(5);
-const TABLES: &str = "
+pub(super) const TABLES: &str = "
 CREATE TABLE reached (seq INTEGER NOT NULL, id TEXT NOT NULL) STRICT;
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY, source TEXT NOT NULL, uid TEXT NOT NULL, namespace TEXT NOT NULL,
@@ -65,6 +65,15 @@ CREATE TABLE open_times (
 CREATE INDEX open_times_by_line ON open_times (line, entered);
 CREATE INDEX ended_by_name ON objects (source, name, uid) WHERE ended IS NOT NULL;
 CREATE INDEX ended_by_namespace ON objects (source, namespace, name, uid) WHERE ended IS NOT NULL;
+";
+
+/// Takes back what was written of states after the one that was reached. Most such states are read again, but a journal
+/// that lost its newest commits has others in their place.
+const UNREACHED: &str = "
+UPDATE objects SET ended = NULL WHERE ended > coalesce((SELECT seq FROM reached), 0);
+DELETE FROM objects WHERE NOT EXISTS (SELECT 1 FROM times WHERE object = objects.id)
+    AND NOT EXISTS (SELECT 1 FROM open_times WHERE object = objects.id)
+    AND NOT EXISTS (SELECT 1 FROM causes WHERE object = objects.id);
 ";
 
 /// A time that has ended.
@@ -93,7 +102,7 @@ pub(super) fn as_signed(number: u64) -> i64 {
 impl PhaseTable {
     /// Opens the file, and creates it if it does not exist. A damaged file, or one of another version, is
     /// rebuilt: everything in it comes from the journal.
-    pub fn open(path: &Path) -> StoreResult<Self> {
+    fn open(path: &Path) -> StoreResult<Self> {
         let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
         folder.map_err(|error| {
             JournalError::Unavailable(format!("the index of phases: making {}: {error}", path.display()))
@@ -106,6 +115,13 @@ impl PhaseTable {
         }
     }
 
+    /// Also returns the position up to which the journal was read, and the id of the state there.
+    pub fn open_indexed(path: &Path) -> StoreResult<(Self, Seq, String)> {
+        let table = Self::open(path)?;
+        let (through, id) = table.indexed_through().map_err(|error| index_error(&error))?;
+        Ok((table, through, id))
+    }
+
     /// `None` if it has another version or is incomplete.
     fn open_existing(path: &Path) -> rusqlite::Result<Option<Self>> {
         let mut connection = Connection::open(path)?;
@@ -116,6 +132,7 @@ impl PhaseTable {
         let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
         match (number("application_id")?, number("user_version")?) {
             (APPLICATION_ID, VERSION) => {
+                connection.execute_batch(UNREACHED)?;
                 changed::leave_out(&connection)?;
                 Ok(Some(Self::new(connection)))
             }
@@ -145,7 +162,12 @@ impl PhaseTable {
     }
 
     /// Removes its whole content.
-    pub fn remove_content(&mut self) -> rusqlite::Result<()> {
+    pub fn without_content(mut self) -> StoreResult<Self> {
+        self.remove_content().map_err(|error| index_error(&error))?;
+        Ok(self)
+    }
+
+    fn remove_content(&mut self) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for table in ["reached", "objects", "lines", "times", "open_times", "causes"] {
             transaction.execute(&format!("DELETE FROM {table}"), [])?;
@@ -162,7 +184,7 @@ impl PhaseTable {
     }
 
     /// The position up to which the journal was read, and the id of the state there.
-    pub fn indexed_through(&self) -> rusqlite::Result<(Seq, String)> {
+    fn indexed_through(&self) -> rusqlite::Result<(Seq, String)> {
         let row = self.connection.query_row("SELECT seq, id FROM reached", [], |row| {
             Ok((row.get::<_, i64>(0)? as Seq, row.get(1)?))
         });
@@ -196,12 +218,8 @@ impl PhaseTable {
         Ok(())
     }
 
-    pub fn is_write_due(&self, now_ms: u64) -> bool {
-        self.pending.is_due(now_ms)
-    }
-
     pub fn write_if_due(&mut self, now_ms: u64) -> rusqlite::Result<()> {
-        if self.is_write_due(now_ms) { self.write_pending() } else { Ok(()) }
+        if self.pending.is_due(now_ms) { self.write_pending() } else { Ok(()) }
     }
 
     fn write_pending(&mut self) -> rusqlite::Result<()> {

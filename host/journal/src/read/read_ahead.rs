@@ -24,6 +24,8 @@ use crate::report::DOUBTFUL;
 use crate::store::StoreConnection;
 use crate::store::rows::{DocumentEncoding, DocumentRow, StateEnvelope, StoreResult};
 
+/// Over a network each step of the chains is a round trip, and for fewer states than these, single questions take fewer.
+const FEWEST_FROM_A_SERVER: usize = 16;
 /// How many states one answer covers.
 const STATES: usize = 256;
 /// The bytes of the rows that are read, and of the documents of an answer. One row and one document may exceed it.
@@ -55,7 +57,10 @@ impl RestoredDocuments {
     }
 
     fn keep(&self, envelope: &StateEnvelope, document: &Bytes) {
-        self.lock_cache().insert((envelope.seq, envelope.checksum), document.clone(), document.len());
+        let (mut cache, key) = (self.lock_cache(), (envelope.seq, envelope.checksum));
+        if cache.get(&key).is_none() {
+            cache.insert(key, document.clone(), document.len());
+        }
     }
 }
 
@@ -66,6 +71,9 @@ pub(super) async fn read_documents(
     has_before: bool,
     known: Arc<RestoredDocuments>,
 ) -> StoreResult<Vec<StateDocuments>> {
+    if connection.is_on_a_server() && seqs.len() < FEWEST_FROM_A_SERVER {
+        return Ok(Vec::new());
+    }
     let walk = |seq: &Seq| {
         let before = if has_before { WalkEnd::Next(*seq) } else { WalkEnd::Lost };
         [DocumentWalk::new(*seq, false, WalkEnd::Next(*seq)), DocumentWalk::new(*seq, true, before)]
@@ -229,6 +237,10 @@ impl Restoring {
     /// `None` if it is damaged, or too much.
     fn restore_chain(&mut self, walk: &DocumentWalk) -> Option<Bytes> {
         let (first, last) = (walk.links.first()?, walk.links.len() - 1);
+        let is_known = self.restored.contains_key(first);
+        if self.work_bytes > WORK_BYTES || self.kept_bytes > BYTES && !is_known {
+            return None;
+        }
         let shared = walk.links.iter().position(|seq| self.restored.contains_key(seq));
         let (applied, mut document) = match (shared, &walk.base) {
             (Some(place), _) => (place, self.restored.get(&walk.links[place]).cloned()),
@@ -244,10 +256,7 @@ impl Restoring {
             document.as_ref()?;
         }
         let document = document?;
-        if !self.restored.contains_key(first) {
-            if self.kept_bytes > BYTES {
-                return None;
-            }
+        if !is_known {
             self.kept_bytes += document.len();
             self.restored.insert(*first, document.clone());
         }

@@ -269,6 +269,11 @@ pub(crate) trait StoreConnection: Send {
         self.store_reader().states_after(after, limit).await
     }
 
+    /// Whether each question is a round trip over a network.
+    fn is_on_a_server(&self) -> bool {
+        false
+    }
+
     /// The states at these positions with their stored documents, in any order; unknown positions are left out. It ends
     /// early once the documents have so many bytes.
     async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {

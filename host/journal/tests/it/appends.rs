@@ -363,7 +363,7 @@ async fn documents_that_are_read_ahead_are_those_that_are_read_alone() {
         assert_eq!(told.count(), part.len() - 1);
         assert!(ahead.iter().filter(|it| it.seq > last).all(|it| it.own == ReadDocument::Unread));
     }
-    let own = desk.journal.read_ahead(&seqs[..9], false).await.unwrap();
+    let own = desk.journal.read_ahead(&seqs[..20], false).await.unwrap();
     assert!(own.iter().all(|it| it.before == ReadDocument::Unread && it.own != ReadDocument::Unread));
 }
 
@@ -373,10 +373,10 @@ async fn what_is_read_ahead_has_a_bound_in_bytes_and_in_number() {
         document: format!("{{\"v\":{version},\"x\":\"{}\"}}", "x".repeat(1 << 20)).into(),
         ..present(&job(1), version)
     };
-    for version in 1..=9 {
+    for version in 1..=16 {
         desk.append(vec![large(version)]).await;
     }
-    let ahead = assert_ahead(&desk.journal, &Vec::from_iter(1..=9)).await;
+    let ahead = assert_ahead(&desk.journal, &Vec::from_iter(1..=16)).await;
     let found = ahead.iter().filter(|it| matches!(it.own, ReadDocument::Found(_))).count();
     assert!((1..=5).contains(&found), "{found}");
     assert_ne!(ahead[0].own, ReadDocument::Unread);

@@ -44,8 +44,14 @@ pub async fn follow_journal(index: PhaseIndex, journal: Journal, stop: Cancellat
                 true if is_more_due => {}
                 true => {
                     tokio::time::timeout(BETWEEN, index.await_demand()).await.ok();
+                    let news = async {
+                        tokio::select! {
+                            _ = newest.changed() => {}
+                            () = index.await_demand() => {}
+                        }
+                    };
                     // Removed states are searched for while nothing arrives, too, and outcomes are explained.
-                    tokio::time::timeout(longest_pause(&index).await, newest.changed()).await.ok();
+                    tokio::time::timeout(longest_pause(&index).await, news).await.ok();
                 }
                 false => tokio::time::sleep(AGAIN).await,
             }

@@ -14,6 +14,8 @@ const KEPT: usize = 8192;
 /// The secrets of objects may be long.
 const KEPT_BYTES: usize = 32 << 20;
 
+/// A longer document is not kept, and so not looked for.
+const LONGEST_REDACTED: usize = 256 << 10;
 /// The bytes of [`KnownRedactions`].
 const REDACTED_BYTES: usize = 16 << 20;
 
@@ -39,12 +41,18 @@ impl KnownRedactions {
 
     /// The whole document is compared: two with the same hash have different secrets.
     pub(super) fn find(&self, document: &Bytes) -> Option<Bytes> {
+        if document.len() > LONGEST_REDACTED {
+            return None;
+        }
         let hash = self.hashing.hash_one(&document[..]);
         let found = self.lock_cache().get(&hash).cloned();
         found.filter(|(raw, _)| raw == document).map(|(_, shown)| shown)
     }
 
     pub(super) fn keep(&self, document: Bytes, shown: Bytes) {
+        if document.len() > LONGEST_REDACTED {
+            return;
+        }
         let hash = self.hashing.hash_one(&document[..]);
         let bytes = document.len() + shown.len();
         self.lock_cache().insert(hash, (document, shown), bytes);

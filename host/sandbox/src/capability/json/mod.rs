@@ -19,13 +19,21 @@ pub fn parse(bytes: &[u8]) -> Result<Value, Error> {
         .map_err(|error| Error::Invalid(format!("the document is not JSON: {error}")))
 }
 
+/// The levels of objects that a patch scans. Each level is scanned again from the one above it, so below them the parser
+/// does the rest. It refuses more than 127 levels.
+const SCANNED_LEVELS: u32 = 8;
+/// The tokens of a pointer that are held while a document is scanned.
+const SCANNED_TOKENS: usize = 128;
+
 pub fn is_pointer(text: &str) -> bool {
     text.is_empty() || text.starts_with('/')
 }
 
 /// The value at a pointer, as text; `None` if the document has none there.
 pub fn value_text(document: &[u8], pointer: &str) -> Result<Option<String>, Error> {
-    let scanned = scan::scannable_text(document).filter(|_| !pointer.is_empty());
+    let is_short =
+        !pointer.is_empty() && pointer.bytes().filter(|byte| *byte == b'/').count() <= SCANNED_TOKENS;
+    let scanned = scan::scannable_text(document).filter(|_| is_short);
     match scanned.and_then(|text| scan::find_value(text, pointer).ok()) {
         Some(found) => found.map(|raw| Ok(parse(raw.get().as_bytes())?.to_string())).transpose(),
         None => Ok(parse(document)?.pointer(pointer).map(ToString::to_string)),
@@ -39,7 +47,7 @@ pub fn patch_text(before: &[u8], after: &[u8]) -> Result<String, Error> {
     if let Some((before, after)) = scanned
         && let Ok((before, after)) =
             scan::members_of(before).and_then(|old| Ok((old, scan::members_of(after)?)))
-        && let Ok(patch) = patch_of_members(&before, &after)
+        && let Ok(patch) = patch_of_members(&before, &after, SCANNED_LEVELS)
     {
         return Ok(Value::Object(patch).to_string());
     }
@@ -66,10 +74,11 @@ fn merge_patch(before: &Value, after: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// The same for objects that were only scanned. Of equal texts nothing is parsed.
+/// The same for objects that were only scanned, as many levels below these included. Of equal texts nothing is parsed.
 fn patch_of_members(
     before: &RawMembers<'_>,
     after: &RawMembers<'_>,
+    levels: u32,
 ) -> serde_json::Result<Map<String, Value>> {
     let mut patch = Map::new();
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
@@ -77,7 +86,7 @@ fn patch_of_members(
     }
     for (key, value) in after {
         let changed = match before.get(key) {
-            Some(old) => changed_value(old, value)?,
+            Some(old) => changed_value(old, value, levels)?,
             None => Some(serde_json::from_str(value.get())?),
         };
         if let Some(changed) = changed {
@@ -88,18 +97,20 @@ fn patch_of_members(
 }
 
 /// `None` if both are the same value.
-fn changed_value(before: &RawValue, after: &RawValue) -> serde_json::Result<Option<Value>> {
+fn changed_value(before: &RawValue, after: &RawValue, levels: u32) -> serde_json::Result<Option<Value>> {
     if before.get() == after.get() {
         return Ok(None);
     }
-    if [before, after].iter().all(|raw| raw.get().starts_with('{')) {
+    let are_objects = [before, after].iter().all(|raw| raw.get().starts_with('{'));
+    if are_objects && levels > 0 {
         // Objects differ if the patch between them is not empty.
-        let patch = patch_of_members(&scan::members_of(before.get())?, &scan::members_of(after.get())?)?;
+        let (before, after) = (scan::members_of(before.get())?, scan::members_of(after.get())?);
+        let patch = patch_of_members(&before, &after, levels - 1)?;
         return Ok((!patch.is_empty()).then_some(Value::Object(patch)));
     }
     let [before, after]: [Value; 2] =
         [serde_json::from_str(before.get())?, serde_json::from_str(after.get())?];
-    Ok((before != after).then_some(after))
+    Ok((before != after).then(|| merge_patch(&before, &after)))
 }
 
 #[cfg(test)]
@@ -133,6 +144,27 @@ mod tests {
     fn an_object_in_the_place_of_a_value_is_taken_whole() {
         let (before, after) = (json!({"a": 1}), json!({"a": {"b": {"c": 2}}}));
         assert_eq!(apply(before.clone(), &merge_patch(&before, &after)), after);
+    }
+
+    #[test]
+    fn a_deep_document_is_refused_and_a_long_pointer_finds_nothing() {
+        let deep = |levels: usize, end: u32| {
+            format!("{}{end}{}", r#"{"a":"#.repeat(levels), "}".repeat(levels)).into_bytes()
+        };
+        let patch = patch_text(&deep(100, 1), &deep(100, 2)).unwrap();
+        assert_eq!(patch.as_bytes(), deep(100, 2));
+        // So deep that one call for each level would overflow the stack.
+        assert!(patch_text(&deep(100_000, 1), &deep(100_000, 2)).is_err());
+        assert_eq!(value_text(&deep(3, 7), &"/a".repeat(3)).unwrap().as_deref(), Some("7"));
+        assert_eq!(value_text(&deep(3, 7), &"/a".repeat(1_000_000)).unwrap(), None);
+    }
+
+    #[test]
+    fn a_key_that_the_parser_takes_for_its_own_mark_is_left_to_it() {
+        let marked =
+            |value: &str| format!(r#"{{"m":{{"$serde_json::private::RawValue":"{value}"}}}}"#).into_bytes();
+        let parsed = merge_patch(&parse(&marked("1")).unwrap(), &parse(&marked("2")).unwrap()).to_string();
+        assert_eq!(patch_text(&marked("1"), &marked("2")).unwrap(), parsed);
     }
 
     /// Documents whose parts are equal, differ in form alone, or can't be read.

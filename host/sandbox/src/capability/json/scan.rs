@@ -12,12 +12,16 @@ use serde_json::value::RawValue;
 /// The members of an object. Of equal keys the last one counts, as for a parsed object.
 pub type RawMembers<'d> = BTreeMap<Cow<'d, str>, &'d RawValue>;
 
+/// A key with a meaning of its own for the parser, and for a scan none.
+const PARSERS_OWN: &str = "$serde_json::private";
+
 /// The text of a document that can be scanned. Half of a pair of escapes is no text, and a scan would not notice it.
 pub fn scannable_text(document: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(document).ok()?;
     let has_pairs = || ["\\ud", "\\uD"].iter().any(|escape| text.contains(escape));
     // Most documents have no escape.
-    (!text.contains('\\') || !has_pairs()).then_some(text)
+    let is_scannable = !text.contains(PARSERS_OWN) && (!text.contains('\\') || !has_pairs());
+    is_scannable.then_some(text)
 }
 
 /// The members of a text that is an object and nothing more.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::server::ServerAddress;
 use super::session::ServerSession;
-use crate::store::rows::StoreResult;
+use crate::store::rows::{DocumentRow, StoreResult};
 use crate::store::{StoreConnection, StoreReader};
 
 /// A session that was idle longer is tested: a restarted server has ended it.
@@ -76,6 +76,14 @@ pub(crate) struct LentSession {
 impl StoreConnection for LentSession {
     fn store_reader(&mut self) -> &mut dyn StoreReader {
         self.session_mut()
+    }
+
+    fn is_on_a_server(&self) -> bool {
+        true
+    }
+
+    async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
+        self.session_mut().rows_at(seqs, most_bytes).await
     }
 
     async fn begin_snapshot(&mut self) -> StoreResult<()> {

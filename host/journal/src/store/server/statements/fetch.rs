@@ -29,6 +29,10 @@ impl StoreConnection for ServerSession {
         self
     }
 
+    fn is_on_a_server(&self) -> bool {
+        true
+    }
+
     async fn rows_at(&mut self, seqs: &[i64], most_bytes: usize) -> StoreResult<Vec<DocumentRow>> {
         self.read_rows_at(seqs, most_bytes).await
     }

@@ -16,7 +16,8 @@ macro_rules! envelope_columns {
 }
 pub(super) use envelope_columns;
 
-/// How many documents one statement reads.
+/// How many documents the first statement reads, and how many each later one reads at most.
+const FIRST_ROWS: usize = 2;
 const ROWS_AT_ONCE: usize = 32;
 
 /// The index of the first column after them.
@@ -127,7 +128,8 @@ impl ServerSession {
         decode_envelopes(self.fetch_rows(text, vec![seqs.into()]).await?)
     }
 
-    /// Reads a few rows with each statement: a document may have megabytes.
+    /// Reads few rows with the first statement, because each document may have megabytes, and twice as many with each
+    /// later one.
     pub(super) async fn read_rows_at(
         &mut self,
         seqs: &[i64],
@@ -139,7 +141,10 @@ impl ServerSession {
             ", s.document FROM @numbers @JOIN kw_states s ON s.seq = q.v"
         );
         let (mut found, mut bytes) = (Vec::with_capacity(seqs.len()), 0);
-        for part in seqs.chunks(ROWS_AT_ONCE) {
+        let (mut rest, mut size) = (seqs, FIRST_ROWS);
+        while !rest.is_empty() {
+            let part = rest.split_off(..size.min(rest.len())).unwrap_or_default();
+            size = (size * 2).min(ROWS_AT_ONCE);
             for mut row in self.fetch_rows(text, vec![part.into()]).await? {
                 let stored = row.bytes_at(AFTER_ENVELOPE)?;
                 bytes += stored.len();
