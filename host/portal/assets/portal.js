@@ -102,6 +102,7 @@
   // Between two looks; and a look takes at most a quarter of the time, so that a slow server is asked less often.
   const PAUSE = 1000;
   const SHARE = 4;
+  const AFTER_FAILURE = 5000;
   // What plugins make of a state comes after it.
   const AFTERMATH = [2500, 6000];
 
@@ -316,14 +317,17 @@
     };
     const look = async () => {
       [timer, due, last] = [0, Infinity, performance.now()];
+      let least = PAUSE;
       try {
         return await read();
       } catch (error) {
         tag = "";
         say.failed(error instanceof TypeError ? "the server does not answer" : error.message);
-        soon(5000);
+        // A server in trouble is asked less often, whoever asks.
+        least = AFTER_FAILURE;
+        soon(least);
       } finally {
-        pause = Math.max(PAUSE, SHARE * (performance.now() - last));
+        pause = Math.max(least, SHARE * (performance.now() - last));
       }
     };
     const now = () => {

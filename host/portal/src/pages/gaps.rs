@@ -58,26 +58,24 @@ pub(super) async fn page(
             "This page lists the parts of the history that are known to be missing. "
             "Versions strictly between the two bounds of a gap were not witnessed. Its reason says why they can't be read any more."
         }
-        div #missing data-live data-refresh="1" {
-            @if none_at_all && gaps.rows.is_empty() {
-                (render_empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
-            } @else {
-                section aria-labelledby="holes" {
-                    h2 #holes { "Missing versions" }
-                    @if is_first && gaps.rows.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) }
-                    @else { (render_gaps(&gaps.rows, &query, &sources)) }
-                    (pages_of(&params, "cursor", gaps.next, "Pages of gaps", "holes"))
+        @if none_at_all && gaps.rows.is_empty() {
+            (render_empty("Nothing is watched yet", &html! { "No source is configured, so nothing can be missing either. The host's settings name what is watched." }))
+        } @else {
+            section aria-labelledby="holes" {
+                h2 #holes { "Missing versions" }
+                @if is_first && gaps.rows.is_empty() && (restricted || unseen_gaps > 0) { (none_to_see(&query, unseen_gaps)) }
+                @else { (render_gaps(&gaps.rows, &query, &sources)) }
+                (pages_of(&params, "cursor", gaps.next, "Pages of gaps", "holes"))
+            }
+            @if restricted { section { (super::parts::render_restricted("The list of poison messages and audit findings")) } }
+            @else if query.uid.is_none() {
+                section aria-labelledby="poison" {
+                    h2 #poison { "Poison" }
+                    (render_poison(&poison.rows, params.text("poison").is_none(), unseen_poison))
+                    (pages_of(&params, "poison", poison.next, "Pages of poison messages", "poison"))
                 }
-                @if restricted { section { (super::parts::render_restricted("The list of poison messages and audit findings")) } }
-                @else if query.uid.is_none() {
-                    section aria-labelledby="poison" {
-                        h2 #poison { "Poison" }
-                        (render_poison(&poison.rows, params.text("poison").is_none(), unseen_poison))
-                        (pages_of(&params, "poison", poison.next, "Pages of poison messages", "poison"))
-                    }
-                    section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (render_histories(&sources)) }
-                    section aria-labelledby="audits" { h2 #audits { "Audits" } (render_audits(&sources)) }
-                }
+                section aria-labelledby="histories" { h2 #histories { "Replaced histories" } (render_histories(&sources)) }
+                section aria-labelledby="audits" { h2 #audits { "Audits" } (render_audits(&sources)) }
             }
         }
     };

@@ -37,11 +37,19 @@ impl<'a> PodFailures<'a> {
         let after = if is_pod_itself(story) { 0 } else { earlier_failure(story) };
         let mut failures: Vec<FailureStates<'a>> = Vec::new();
         let mut places: HashMap<&str, usize> = HashMap::new();
-        let taken_back = waits::pods_taken_back(story);
-        let taken_back: HashSet<&str> = taken_back.iter().map(|pod| pod.object.uid.as_str()).collect();
-        let counts = |state: &&State| {
-            state.seq > after && reports_failure(state) && !taken_back.contains(state.object.uid.as_str())
+        // A pod that its queue took did not fail, unless the object says so or failed for no other pod.
+        let taken_back: HashMap<&str, Seq> =
+            waits::pods_taken_back(story).iter().map(|pod| (pod.object.uid.as_str(), pod.seq)).collect();
+        let ended = story.last_state().filter(|last| last.status.terminal);
+        let is_named =
+            |pod: &State| ended.is_some_and(|last| names_word(&last.status.message, &pod.object.name));
+        let is_own = |state: &State| {
+            let taken = taken_back.get(state.object.uid.as_str());
+            taken.is_none_or(|taken| state.seq < *taken) || is_named(state)
         };
+        let reports = |state: &&State| state.seq > after && reports_failure(state);
+        let has_own = story.pod_states().filter(reports).any(is_own);
+        let counts = |state: &&State| reports(state) && (is_own(state) || ended.is_some() && !has_own);
         for state in story.pod_states().filter(counts) {
             let deleting_ms =
                 (last_work_status(state).phase == phase::CANCELLED).then_some(state.observed_ms);

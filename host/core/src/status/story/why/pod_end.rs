@@ -121,6 +121,18 @@ fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> O
     Some(Cause { kind, reason, message, by, ..Cause::default() })
 }
 
+/// The beginning of what a queue says for whom it takes a place.
+const QUEUE_PREEMPTS: &str = "Preempted to ";
+
+/// Whether a queue took the pod. The scheduler and the kubelet have reasons of their own.
+pub(super) fn is_taken_by_queue(status: &Status) -> bool {
+    let by_others = ["PreemptionByScheduler", "PreemptionByKubeScheduler", "Preempting"];
+    status.phase == phase::PREEMPTED
+        && !by_others.contains(&status.reason.as_str())
+        && status.message.starts_with(QUEUE_PREEMPTS)
+        && of_status(status).kind == CauseKind::Preempted
+}
+
 /// The kind of disruption for the reason that announces it.
 fn disruption_kind(reason: &str, message: &str) -> CauseKind {
     match reason {
@@ -130,7 +142,7 @@ fn disruption_kind(reason: &str, message: &str) -> CauseKind {
         "PreemptionByScheduler" | "PreemptionByKubeScheduler" => CauseKind::Preempted,
         "DeletionByPodGC" => CauseKind::NodeLost,
         // A queue has reasons of its own, and says for whom it takes the place.
-        _ if message.starts_with("Preempted to ") => CauseKind::Preempted,
+        _ if message.starts_with(QUEUE_PREEMPTS) => CauseKind::Preempted,
         other => disruption_of_status(other).unwrap_or(CauseKind::Evicted),
     }
 }

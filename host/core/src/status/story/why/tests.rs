@@ -533,8 +533,9 @@ fn each_preemption_of_a_job_is_counted_with_the_waits_after_it() {
 fn pods_that_a_queue_took_tell_of_a_preemption_and_did_not_fail() {
     let message = "Preempted to accommodate a workload of higher priority in the ClusterQueue";
     let taken = |name: &str| disrupted(running(name), "DeletionByQueue", message);
-    let held = two_run().at(10, &held_job(2, &suspended_condition())).at(11, &taken("a")).at(11, &taken("b"));
-    let why = held.why();
+    let held =
+        || two_run().at(10, &held_job(2, &suspended_condition())).at(11, &taken("a")).at(11, &taken("b"));
+    let why = held().why();
     assert_eq!(why.cause.expect("a cause").kind, CauseKind::Preempted);
     assert!(
         why.sentence.contains("was preempted to accommodate a workload of higher priority"),
@@ -542,7 +543,7 @@ fn pods_that_a_queue_took_tell_of_a_preemption_and_did_not_fail() {
         why.sentence
     );
     assert!(why.sentence.ends_with(&format!("waits to be admitted again: {message}")), "{}", why.sentence);
-    let failed = held
+    let failed = held()
         .at(20, &running_job())
         .at(20, &running("c"))
         .at(30, &ended("c", 137, "OOMKilled", 30))
@@ -555,6 +556,25 @@ fn pods_that_a_queue_took_tell_of_a_preemption_and_did_not_fail() {
         failed.sentence
     );
     assert!(failed.also.is_empty(), "{}", failed.sentence);
+    let taken_last =
+        held().at(12, &failed_job("PodFailurePolicy", "Pod default/a matching FailJob rule")).why();
+    assert_eq!(taken_last.cause.expect("a cause").kind, CauseKind::Preempted, "{}", taken_last.sentence);
+    let out_of_memory = two_run()
+        .at(9, &ended("a", 137, "OOMKilled", 9))
+        .at(10, &held_job(2, &suspended_condition()))
+        .at(11, &disrupted(ended("a", 137, "OOMKilled", 9), "DeletionByQueue", message))
+        .at(12, &failed_job("BackoffLimitExceeded", ""))
+        .why();
+    assert_eq!(
+        out_of_memory.cause.as_ref().map(|cause| cause.kind),
+        Some(CauseKind::OutOfMemory),
+        "{}",
+        out_of_memory.sentence
+    );
+    // What the scheduler takes has failed, also shortly before somebody suspends the job.
+    let scheduler = disrupted(running("a"), "PreemptionByScheduler", "preempting");
+    let suspended = two_run().at(10, &scheduler).at(11, &held_job(2, &suspended_condition())).why();
+    assert!(!suspended.sentence.contains("waits to be admitted"), "{}", suspended.sentence);
     // A pod that the scheduler took from a job that nobody held back has failed.
     let scheduler = disrupted(running("a"), "PreemptionByScheduler", "preempting");
     let why = two_run().at(10, &scheduler).at(12, &failed_job("BackoffLimitExceeded", "")).why();

@@ -169,8 +169,10 @@ const HELD: [&str; 3] = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
 /// From when to when an object was held back; without an end while it still is.
 fn times_held(story: &ExplainedStates<'_>) -> Vec<(u64, u64)> {
     let mut times: Vec<(u64, u64)> = Vec::new();
-    for state in story.states.iter().filter(|state| state.change == Change::Present) {
-        let is_held = HELD.contains(&state.status.phase.as_str());
+    // In a gap it may have run again.
+    let known = [Change::Present, Change::Gap];
+    for state in story.states.iter().filter(|state| known.contains(&state.change)) {
+        let is_held = state.change == Change::Present && HELD.contains(&state.status.phase.as_str());
         match times.last_mut().filter(|(_, ends_ms)| *ends_ms == u64::MAX) {
             Some((_, ends_ms)) if !is_held => *ends_ms = state.observed_ms,
             None if is_held => times.push((state.observed_ms, u64::MAX)),
@@ -190,7 +192,7 @@ pub(super) fn pods_taken_back<'a>(story: &ExplainedStates<'a>) -> Vec<&'a State>
     let mut known = BTreeSet::new();
     let preempted = story.pod_states().filter(|state| state.status.phase == phase::PREEMPTED);
     let first = preempted.filter(|state| known.insert(state.object.uid.as_str()));
-    let made_room = first.filter(|state| pod_end::of_status(&state.status).kind == CauseKind::Preempted);
+    let made_room = first.filter(|state| pod_end::is_taken_by_queue(&state.status));
     made_room.filter(|pod| held.iter().any(|(from, to)| was_taken_within(pod, *from, *to))).collect()
 }
 
