@@ -21,7 +21,7 @@ const MOST: usize = 64;
 /// and a document.
 const HELD_BYTES: usize = 4 << 20;
 
-/// Whether a plugin reads versions before, remembered from call to call.
+/// Remembers from call to call whether a plugin reads earlier versions.
 #[derive(Debug, Default)]
 pub struct ReadingHabit {
     has_before: AtomicBool,

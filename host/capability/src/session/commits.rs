@@ -64,15 +64,15 @@ struct KnownCommits {
     /// As the database reported them when its receipts were read.
     floor: Seq,
     pruned_before_ms: u64,
-    /// Whether the plugin has written to no other database since the floor was set. Then the floor covers
-    /// this journal's commits.
+    /// The plugin has written to no other database since the floor was set, so the floor covers this journal's
+    /// commits.
     has_own_floor: bool,
     /// See [`DatabaseCommits::done_through`].
     done_through: Option<Seq>,
     /// The losses of this database that the journal has recorded.
     losses: Vec<DatabaseLoss>,
     is_surveyed: bool,
-    /// Whether a survey has changed the note, so that it must be saved.
+    /// A survey or the cursor has changed the note, so the next save must store it.
     is_note_due: bool,
     /// When a commit was first found missing.
     lacking_since: Option<Instant>,
@@ -312,7 +312,7 @@ impl CommitWatch {
         known.is_note_due |= known.done_through.take_if(|through| *through <= cursor).is_some();
     }
 
-    /// Whether a survey has changed the note that the next save must store.
+    /// A survey or the cursor has changed the note, so the next save must store it.
     pub fn is_note_due(&self) -> bool {
         self.lock().is_note_due
     }

@@ -42,11 +42,11 @@ const SWEPT: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub struct PhaseQuery {
     pub sources: Vec<String>,
-    /// They ended after this position, or have not ended.
+    /// In the spelling of `status::PHASES`.
     pub phase: String,
-    /// They began before this position.
+    /// The times ended after this position, or have not ended.
     pub after: Seq,
-    /// and began before this one.
+    /// The times began before this position.
     pub before: Seq,
     /// The [`next`](PhasePage::next) of the previous page.
     pub cursor: Option<u64>,

@@ -1,7 +1,7 @@
 //! Times in phases that are not in the file yet, and the objects that they belong to.
 //!
-//! Writing each change of a phase when it comes cost a sixth of what the controller does for a state: a look
-//! for the object, one for its open time, and a change of five b-trees. So the newest objects are held in
+//! Writing each change of a phase when it comes was rejected: it takes a look for the object, one for its open
+//! time, and changes of five b-trees, a large part of what the controller does for a state. So the newest objects are held in
 //! memory, and what changed is written seconds later, each object once. A query writes first, so that it
 //! misses nothing. A crash loses what is pending; the journal has it.
 

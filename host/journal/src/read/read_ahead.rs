@@ -89,9 +89,9 @@ pub(super) async fn read_documents(
             anchor.insert(document);
         }
     }
-    let restoring =
-        Restoring { rows, anchors, known, restored: HashMap::new(), kept_bytes: 0, work_bytes: 0 };
-    let restored = tokio::task::spawn_blocking(move || restoring.restore_all(&walks)).await;
+    let restorer =
+        DocumentRestorer { rows, anchors, known, restored: HashMap::new(), kept_bytes: 0, work_bytes: 0 };
+    let restored = tokio::task::spawn_blocking(move || restorer.restore_all(&walks)).await;
     restored.map_err(|error| JournalError::Fatal(format!("a restoring thread ended: {error}: {DOUBTFUL}")))
 }
 
@@ -196,7 +196,7 @@ impl DocumentWalk {
 }
 
 /// Makes documents from the rows of their chains.
-struct Restoring {
+struct DocumentRestorer {
     rows: HashMap<Seq, DocumentRow>,
     anchors: HashMap<i64, Bytes>,
     known: Arc<RestoredDocuments>,
@@ -205,7 +205,7 @@ struct Restoring {
     work_bytes: usize,
 }
 
-impl Restoring {
+impl DocumentRestorer {
     fn restore_all(mut self, walks: &[DocumentWalk]) -> Vec<StateDocuments> {
         let pairs = walks.chunks_exact(2);
         pairs

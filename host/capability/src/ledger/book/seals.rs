@@ -19,7 +19,7 @@ pub struct WrittenStatement {
 }
 
 impl LedgerBook {
-    /// Whether no statement is due, as far as that is known without reading the file.
+    /// The tally in memory shows that no statement is due. Without a tally, the answer is `false`: the file is not read.
     pub fn is_quiet(&self, schedule: &LedgerSchedule, now_ms: u64) -> bool {
         let due = |tally: &LedgerTally| schedule.due_write(tally, self.bytes, now_ms);
         self.tally.as_ref().is_some_and(|tally| due(tally) == DueWrite::Nothing)

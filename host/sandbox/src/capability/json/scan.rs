@@ -26,7 +26,7 @@ pub fn scannable_text(document: &[u8]) -> Option<&str> {
 
 /// The members of a text that is an object and nothing more.
 pub fn members_of(text: &str) -> serde_json::Result<RawMembers<'_>> {
-    let Members(members) = serde_json::from_str(text)?;
+    let ObjectMembers(members) = serde_json::from_str(text)?;
     Ok(members)
 }
 
@@ -40,13 +40,13 @@ pub fn find_value<'d>(text: &'d str, pointer: &str) -> serde_json::Result<Option
     Ok(found)
 }
 
-struct Members<'d>(RawMembers<'d>);
+struct ObjectMembers<'d>(RawMembers<'d>);
 
-impl<'de> Deserialize<'de> for Members<'de> {
+impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct MemberVisitor;
         impl<'de> Visitor<'de> for MemberVisitor {
-            type Value = Members<'de>;
+            type Value = ObjectMembers<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
                 while let Some((MemberKey(key), value)) = map.next_entry()? {
                     members.insert(key, value);
                 }
-                Ok(Members(members))
+                Ok(ObjectMembers(members))
             }
         }
         deserializer.deserialize_map(MemberVisitor)
