@@ -17,7 +17,6 @@ mod submitter;
 pub mod trial;
 mod views;
 
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
@@ -25,7 +24,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use kubewitness_core::clock::SystemClock;
-use kubewitness_core::files;
+use kubewitness_core::files::{self, FileLock};
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::views::Views;
 use kubewitness_journal::{Journal, JournalLocation, PhaseIndex, ReplicaSharing};
@@ -97,7 +96,7 @@ pub struct RunningController {
     abort: CancellationToken,
     journal: Journal,
     /// Held until the end, so that no other process works in the data folder.
-    _folder_lock: File,
+    _folder_lock: Option<FileLock>,
     #[cfg(feature = "playground")]
     pub views: Arc<dyn Views>,
     pub address: SocketAddr,

@@ -6,6 +6,7 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use kubewitness_core::files::FileLock;
 
 use super::write;
 use crate::commands::new_key;
@@ -49,16 +50,7 @@ const ABOUT: &str = "This folder belongs to `kubewitness playground`. At its sta
 /// A data folder that belongs to one playground until this is dropped.
 pub struct FolderClaim {
     data: PathBuf,
-    locked: File,
-}
-
-impl Drop for FolderClaim {
-    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
-    fn drop(&mut self) {
-        if let Err(error) = self.locked.unlock() {
-            tracing::debug!(%error, "the folder's lock is let go of by closing its file");
-        }
-    }
+    _lock: FileLock,
 }
 
 impl FolderClaim {
@@ -77,8 +69,8 @@ impl FolderClaim {
         }
         let file = File::options().create(true).truncate(false).write(true).open(&marker);
         let file = file.with_context(|| format!("opening {}", marker.display()))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self { data: data.to_path_buf(), locked: file }),
+        match FileLock::try_lock(file) {
+            Ok(lock) => Ok(Self { data: data.to_path_buf(), _lock: lock }),
             Err(TryLockError::WouldBlock) => bail!(
                 "another playground runs in {}; end it, or name another folder with --data",
                 data.display()
@@ -194,11 +186,8 @@ mod tests {
         let error = FolderClaim::new(data.path()).err().unwrap().to_string();
         assert!(error.contains("another playground runs in"), "{error}");
         assert!(data.path().join("journal.db").exists());
-        // As a child process inherits it that is just starting.
-        let inherited = claim.locked.try_clone().unwrap();
         drop(claim);
         FolderClaim::new(data.path()).unwrap();
-        drop(inherited);
     }
 
     #[test]

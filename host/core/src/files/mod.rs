@@ -6,6 +6,7 @@
 //! the name may lead elsewhere by then. A file system that does not answer still blocks the caller. Callers
 //! that must not block use [`run_within_limit`].
 
+mod file_lock;
 mod own_key;
 mod sockets;
 mod time_limit;
@@ -16,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+pub use file_lock::FileLock;
 pub use own_key::{KEY_BYTES, KeyOrigin, own_key};
 pub use sockets::send_at_once;
 pub use time_limit::{ANSWER, WORK, run_within_limit, within_blocking};

@@ -1,13 +1,13 @@
 //! Opens a file: checks that it is a journal of a known format and that no other process writes to it.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{OpenOptions, TryLockError};
 use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kubewitness_core::files;
+use kubewitness_core::files::{self, FileLock};
 use kubewitness_core::ports::JournalError;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
@@ -48,9 +48,6 @@ pub(crate) struct SqliteStore {
     blocks: Arc<BlockReader>,
     lock: FileLock,
 }
-
-/// Held while the store is open; the system releases it when the process dies.
-struct FileLock(File);
 
 /// The content of a file before anything is written to it.
 enum FileContent {
@@ -94,7 +91,7 @@ impl SqliteStore {
         unfinished: bool,
     ) -> Result<(Self, SqliteWriter, bool), OpenError> {
         expect_files(path).await?;
-        let lock = FileLock::of(path)?;
+        let lock = lock_journal(path)?;
         // Before any write: a file that isn't ours must stay as it is.
         let found = inspect_file(path).await?;
         let is_unfinished = matches!(found, FileContent::Journal(_, true));
@@ -147,36 +144,21 @@ impl store::OpenStore for SqliteStore {
     async fn close(&self) -> StoreResult<()> {
         self.readers.close().await;
         self.blocks.close();
-        let unlocked = self.lock.release_file();
+        let unlocked = self.lock.release();
         unlocked
             .map_err(|error| JournalError::Unavailable(format!("the lock could not be let go of: {error}")))
     }
 }
 
-impl FileLock {
-    fn of(path: &Path) -> Result<Self, OpenError> {
-        let name = path_with_suffix(path, ".lock");
-        let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
-        let file = file.map_err(|error| unavailable_error(&name, error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Self(file)),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(path.to_path_buf())),
-            Err(TryLockError::Error(error)) => Err(unavailable_error(&name, error)),
-        }
-    }
-
-    fn release_file(&self) -> std::io::Result<()> {
-        self.0.unlock()
-    }
-}
-
-impl Drop for FileLock {
-    /// Unlocked explicitly and not by closing: a child process that is just starting has the file open, too.
-    fn drop(&mut self) {
-        if let Err(error) = self.release_file() {
-            tracing::debug!(%error, "the journal's lock is let go of by closing its file");
-        }
-    }
+/// Locks the file beside the journal. The lock is held while the store is open.
+fn lock_journal(path: &Path) -> Result<FileLock, OpenError> {
+    let name = path_with_suffix(path, ".lock");
+    let file = files::open(&name, OpenOptions::new().create(true).truncate(false).write(true));
+    let file = file.map_err(|error| unavailable_error(&name, error))?;
+    FileLock::try_lock(file).map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::InUse(path.to_path_buf()),
+        TryLockError::Error(error) => unavailable_error(&name, error),
+    })
 }
 
 /// Reads marks and version, and changes nothing.
@@ -266,7 +248,7 @@ pub(crate) async fn discard_unfinished_import(path: &Path) -> Result<(), OpenErr
     if file_bytes(path) == 0 && wal_bytes(path) == 0 {
         return Err(nothing());
     }
-    let lock = FileLock::of(path)?;
+    let lock = lock_journal(path)?;
     let FileContent::Journal(_, true) = inspect_file(path).await? else { return Err(nothing()) };
     // Without its WAL, the file is an older state of the same import, or empty. So a killed process leaves
     // something that can be discarded again, or used for a new start. The lock file stays, as always.
@@ -278,7 +260,7 @@ pub(crate) async fn discard_unfinished_import(path: &Path) -> Result<(), OpenErr
             _ => {}
         }
     }
-    lock.release_file().map_err(|error| unavailable_error(path, error))
+    lock.release().map_err(|error| unavailable_error(path, error))
 }
 
 async fn read_marks(connection: &mut SqliteConnection) -> Result<(i64, i64, i64), sqlx::Error> {
@@ -293,21 +275,4 @@ async fn create_schema(connection: &mut SqliteConnection) -> Result<(), sqlx::Er
     let marks = format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION};");
     sqlx::raw_sql(AssertSqlSafe(format!("{TABLES}{marks}"))).execute(&mut *transaction).await?;
     transaction.commit().await
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_child_process_that_is_just_being_started_keeps_no_journal_locked() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("journal.db");
-        let lock = FileLock::of(&path).unwrap();
-        assert!(matches!(FileLock::of(&path), Err(OpenError::InUse(_))));
-        let of_the_child = lock.0.try_clone().unwrap();
-        drop(lock);
-        drop(FileLock::of(&path).unwrap());
-        drop(of_the_child);
-    }
 }
