@@ -104,7 +104,8 @@ mod tests {
     async fn a_code_is_good_once_and_for_a_minute_and_the_newest_of_a_token_counts() {
         let codes = LoginCodes::new();
         let code = codes.issue_code("red", "red").unwrap();
-        assert!(!code.contains("red") && code.len() > 40);
+        // The random part may contain the three letters.
+        assert!(!code.starts_with("red") && !code.ends_with("red") && code.len() > 40);
         assert_eq!((codes.redeem_code("guess"), codes.token_of("guess")), (None, None));
         assert_eq!(codes.token_of(&code).as_deref(), Some("red"), "to look does not use it");
         assert_eq!(codes.redeem_code(&code).as_deref(), Some("red"));

@@ -181,6 +181,15 @@ impl HangingPlugins {
     async fn change(&mut self, plugins: &[(&str, u32)]) {
         let snapshot = wanted(&self.url, plugins);
         settled(&mut self.control, &snapshot).await;
+        // On a busy machine it may drain for longer than a change waits for it.
+        while self.is_draining("quick") {
+            self.control.plugins.await_drained().await;
+            settled(&mut self.control, &snapshot).await;
+        }
+    }
+
+    fn is_draining(&self, name: &str) -> bool {
+        self.control.shared.plugin(name).is_some_and(|plugin| plugin.phase == PluginPhase::Draining)
     }
 
     fn taken(&self, name: &str) -> (PluginPhase, ManifestEntry) {

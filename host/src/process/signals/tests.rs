@@ -106,9 +106,12 @@ fn the_first_signal_asks_for_an_end_and_the_second_for_one_at_once() {
             listen_within(&ends, StopPatience { end: NEVER, last_resort: NEVER }).await.unwrap();
             println!("{READY}");
             ends.begun.cancelled().await;
-            assert!(ends.asked.is_cancelled() && !ends.abort.is_cancelled());
+            assert!(ends.asked.is_cancelled());
+            // Where more signals are sent, the second may come before this is looked at.
             if role == "twice" {
                 ends.abort.cancelled().await;
+            } else {
+                assert!(!ends.abort.is_cancelled());
             }
         });
         std::process::exit(7);

@@ -97,13 +97,15 @@ impl ChildProcess {
     ) -> Result<T> {
         let path = self.stdout.clone();
         let found = until(within, "a line of its output", async || {
+            // Asked first: of one that has ended, all that it has said is in the file.
+            let ended = self.ended()?;
             let text = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
             let text = String::from_utf8_lossy(&text[(from as usize).min(text.len())..]).into_owned();
             let whole = text.rfind('\n').map_or("", |end| &text[..end]);
             if let Some(found) = whole.lines().find_map(&pick) {
                 return Ok(Some(found));
             }
-            if let Some(ended) = self.ended()? {
+            if let Some(ended) = ended {
                 bail!("it ended with {ended:?}");
             }
             Ok(None)

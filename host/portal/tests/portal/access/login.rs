@@ -34,7 +34,8 @@ async fn a_token_opens_a_session_that_ends_with_its_log_out() {
     for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=28800"] {
         assert!(set.contains(part), "{set}");
     }
-    assert!(!set.contains("Secure") && !set.contains("red"), "{set}");
+    // The random part may contain the three letters.
+    assert!(!set.contains("Secure") && !set.contains("=red") && !set.contains("red;"), "{set}");
     let cookie = cookies(&entered);
     let home = portal.get("/", &[("cookie", &cookie)]).await;
     assert!(
@@ -213,7 +214,7 @@ async fn code(portal: &GuardedPortal, token: &str) -> String {
 async fn a_one_time_login_signs_in_once_and_for_a_minute() {
     let portal = GuardedPortal::new();
     let first = code(&portal, "red").await;
-    assert!(!first.contains("red") && first.len() > 40);
+    assert!(!first.starts_with("red") && !first.ends_with("red") && first.len() > 40);
     let body = format!("code={first}");
     let entered = portal.ask("POST", "/login/once", &[FORM, OWN], &body).await;
     assert_eq!((entered.status.as_u16(), entered.header("location")), (303, "/"));

@@ -160,7 +160,7 @@ async fn a_connection_that_died_unheard_is_given_up_and_nothing_is_missed() {
     let cluster = SimulatedCluster::start_by(Some(certificate(folder.path(), "IP:127.0.0.1", true))).await;
     let wire = SilentWire::to(cluster.server.address(), false).await;
     let config = kubeconfig(&cluster, wire.address, json!({"insecure-skip-tls-verify": true}));
-    let keep_alive = KeepAlive { every: Duration::from_millis(200), within: Duration::from_millis(500) };
+    let keep_alive = KeepAlive { every: Duration::from_millis(200), within: Duration::from_secs(2) };
     let connection = connected_with(&config, &keep_alive).await;
     let memory = Arc::new(MemoryWitness::default());
     cluster.create_job("a").await;

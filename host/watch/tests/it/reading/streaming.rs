@@ -6,7 +6,7 @@ use crate::world::{CannedReply, bookmark};
 use crate::*;
 
 fn streaming() -> WatchTuning {
-    WatchTuning { stream_lists: true, stream_patience: Duration::from_millis(300), ..tuning() }
+    WatchTuning { stream_lists: true, ..tuning() }
 }
 
 async fn started(streams: bool) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
@@ -123,7 +123,8 @@ async fn a_server_that_answers_with_an_ordinary_watch_is_asked_for_pages() {
     world.create("a", json!({}));
     // From now on the server takes the request for a watch.
     world.ignore_streams();
-    let running = RunningSource::start_with(&world, &memory, spec(json!({})), streaming()).await;
+    let impatient = WatchTuning { stream_patience: Duration::from_millis(300), ..streaming() };
+    let running = RunningSource::start_with(&world, &memory, spec(json!({})), impatient).await;
     level(&world, &memory).await;
     running.watching(&world).await;
     world.update("a");

@@ -61,6 +61,27 @@ impl<'a> Shells<'a> {
         let told = told.context("bash is everywhere")?;
         Ok(told.split(['\n', '\u{b}']).filter(|word| !word.is_empty()).map(str::to_owned).collect())
     }
+
+    /// Waits until bash completes the last word with these. A completion that takes longer than a second offers
+    /// nothing, and on a busy machine one may.
+    async fn completes(&self, line: &[&str], words: &[&str]) -> Result<()> {
+        until_ok(WITHIN, "the words of a completion", async || {
+            let told = self.bash(line).await?;
+            ensure!(told == words, "{line:?}: {told:?}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits until a program that completes says what fits. `None` where it is not on the PATH.
+    async fn says(&self, program: &str, args: &[&str], fits: impl Fn(&str) -> bool) -> Result<Option<()>> {
+        until_ok(WITHIN, "the words of a completion", async || {
+            let Some(told) = self.ask(program, args).await? else { return Ok(None) };
+            ensure!(fits(&told), "{program} {args:?}: {told}");
+            Ok(Some(()))
+        })
+        .await
+    }
 }
 
 #[tokio::test]
@@ -82,8 +103,7 @@ async fn words_are_completed_as_the_controller_knows_them() {
             (&["kubewitness", "deadletters", "list", "--plugin", "per"], &["persistence"]),
             (&["kubewitness", "deadl"], &["deadletters"]),
         ] {
-            let told = shells.bash(line).await?;
-            ensure!(told == words, "{line:?}: {told:?}");
+            shells.completes(line, words).await?;
         }
         in_fish_and_zsh(&shells).await?;
         in_kubectl(&shells).await?;
@@ -94,17 +114,17 @@ async fn words_are_completed_as_the_controller_knows_them() {
 
 async fn in_fish_and_zsh(shells: &Shells<'_>) -> Result<()> {
     let line = "kubewitness completion fish | source; complete -C 'kubewitness get job tr'";
-    match shells.ask("fish", &["--no-config", "-c", line]).await? {
-        Some(told) => ensure!(told == "train-1\ntrain-2\n", "{told}"),
-        None => skip("shells::fish", "fish is not on the PATH"),
+    let both = |told: &str| told == "train-1\ntrain-2\n";
+    if shells.says("fish", &["--no-config", "-c", line], both).await?.is_none() {
+        skip("shells::fish", "fish is not on the PATH");
     }
     // zsh gives words to `_describe`; only a terminal shows what that makes of them.
     let line = "autoload -U compinit; compinit -D -u; source <(kubewitness completion zsh)
         _describe() { print -l -- ${(P)3} }; words=(kubewitness get job tr); CURRENT=4; \
         _clap_dynamic_completer_kubewitness";
-    match shells.ask("zsh", &["-f", "-c", line]).await? {
-        Some(told) => ensure!(told.contains("train-1") && told.contains("train-2"), "{told}"),
-        None => skip("shells::zsh", "zsh is not on the PATH"),
+    let both = |told: &str| told.contains("train-1") && told.contains("train-2");
+    if shells.says("zsh", &["-f", "-c", line], both).await?.is_none() {
+        skip("shells::zsh", "zsh is not on the PATH");
     }
     Ok(())
 }
@@ -117,12 +137,15 @@ async fn in_kubectl(shells: &Shells<'_>) -> Result<()> {
     ensure!(help.contains("Usage: kubectl kubewitness wait"), "{help}");
     let jobs = shells.ask("kubectl", &["kubewitness", "jobs", "-o", "name"]).await?.unwrap_or_default();
     ensure!(jobs.contains("job.batch/train-1\n"), "{jobs}");
-    let mut command = Command::new("kubectl");
-    command.args(["__complete", "kubewitness", "get", "job", "tr"]).env("PATH", &shells.path);
-    let output = command.env("KUBEWITNESS_SERVER", &shells.server).kill_on_drop(true).output().await?;
-    let told = String::from_utf8(output.stdout)?;
-    ensure!(told.starts_with("train-1\ntrain-2\n:4"), "{told}");
-    Ok(())
+    until_ok(WITHIN, "the words of kubectl", async || {
+        let mut command = Command::new("kubectl");
+        command.args(["__complete", "kubewitness", "get", "job", "tr"]).env("PATH", &shells.path);
+        let output = command.env("KUBEWITNESS_SERVER", &shells.server).kill_on_drop(true).output().await?;
+        let told = String::from_utf8(output.stdout)?;
+        ensure!(told.starts_with("train-1\ntrain-2\n:4"), "{told}");
+        Ok(())
+    })
+    .await
 }
 
 #[tokio::test]
@@ -148,24 +171,20 @@ async fn a_template_and_its_parameters_are_completed_in_every_shell() {
                 (&["train", "-p", "model", "="], &["bert", "resnet", "whisper"]),
                 (&["none", "-p", ""], &[]),
             ] {
-                let told = shells.bash(&[&submit[..], line].concat()).await?;
-                ensure!(told == words, "{line:?}: {told:?}");
+                shells.completes(&[&submit[..], line].concat(), words).await?;
             }
             let fish = "kubewitness completion fish | source; complete -C 'kubewitness submit train -p wor'";
-            if let Some(told) = shells.ask("fish", &["--no-config", "-c", fish]).await? {
-                ensure!(told == "workers=\n", "{told}");
-            }
+            shells.says("fish", &["--no-config", "-c", fish], |told| told == "workers=\n").await?;
             let zsh = "autoload -U compinit; compinit -D -u; source <(kubewitness completion zsh)
                 _describe() { print -l -- ${(P)3} \"$4$5.\" }; words=(kubewitness submit train -p wor); CURRENT=5; \
                 _clap_dynamic_completer_kubewitness";
-            if let Some(told) = shells.ask("zsh", &["-f", "-c", zsh]).await? {
-                ensure!(told == "workers=\n-S.\n", "no space comes behind the word: {told}");
-            }
+            // No space comes behind the word.
+            shells.says("zsh", &["-f", "-c", zsh], |told| told == "workers=\n-S.\n").await?;
             let by_kubectl = "kubectl_complete-kubewitness";
-            let told = shells.ask(by_kubectl, &["submit", "train", "-p", "wor"]).await?;
-            ensure!(told.as_deref() == Some("workers=\n:6\n"), "{told:?}");
-            let told = shells.ask(by_kubectl, &["submit", "train", "-p", "workers="]).await?;
-            ensure!(told.as_deref() == Some("workers=1\n:4\n"), "{told:?}");
+            for (word, wanted) in [("wor", "workers=\n:6\n"), ("workers=", "workers=1\n:4\n")] {
+                let line = ["submit", "train", "-p", word];
+                shells.says(by_kubectl, &line, |told| told == wanted).await?.context(by_kubectl)?;
+            }
             Ok(())
         })
         .await

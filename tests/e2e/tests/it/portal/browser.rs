@@ -238,11 +238,16 @@ async fn rows_come_and_the_pointer_keeps_its_own(browser: &Browser, portal: &str
         place[0], place[1]
     );
     let seen = format!("{rows} {under} return {{rows, under}}");
-    let before = browser.script(&seen).await?;
-    let known = before["rows"].as_array().context("rows")?;
+    let mut before = browser.script(&seen).await?;
     let came = async || {
         let after = browser.script(&seen).await?;
-        Ok((!known.contains(&after["rows"][0])).then_some(after))
+        let known = before["rows"].as_array().context("rows")?;
+        if !known.contains(&after["rows"][0]) {
+            return Ok(Some(after));
+        }
+        // Where a job above is deleted, a page that is at its top can't be scrolled, and rows move up.
+        before = after;
+        Ok(None)
     };
     let after = until(WITHIN, "a new job above the others", came).await?;
     ensure!(after["under"] == before["under"], "another row is under the pointer: {before} {after}");
@@ -258,13 +263,15 @@ async fn rows_come_and_the_pointer_keeps_its_own(browser: &Browser, portal: &str
 /// A browser lays a changed page out before it tells the selection. So a look asks for that once and not for each row:
 /// a list of a hundred jobs took a second, and followed every four.
 async fn a_look_asks_for_the_layout_a_few_times(browser: &Browser, portal: &str) -> Result<()> {
-    const A_FEW: u64 = 20;
+    const A_FEW: f64 = 20.0;
     browser.open(&format!("{portal}/")).await?;
-    let count = "window.asked = 0; window.looks = []; \
+    let count = "window.asked = 0; window.looks = []; window.since = performance.now(); \
         const of = Object.getOwnPropertyDescriptor(Selection.prototype, 'isCollapsed').get; \
         Object.defineProperty(Selection.prototype, 'isCollapsed', {get() { window.asked += 1; return of.call(this); }}); \
         const ask = window.fetch; \
-        window.fetch = (...request) => { window.looks.push(window.asked); window.asked = 0; return ask(...request); };";
+        window.fetch = (...request) => { const now = performance.now(); \
+        window.looks.push([window.asked, (now - window.since) / 1000]); \
+        [window.asked, window.since] = [0, now]; return ask(...request); };";
     browser.script(count).await?;
     let three = async || {
         let looks = browser.script("return window.looks").await?;
@@ -272,8 +279,10 @@ async fn a_look_asks_for_the_layout_a_few_times(browser: &Browser, portal: &str)
     };
     let looks = until(WITHIN, "three looks", three).await?;
     let rows = browser.script("return document.querySelectorAll('#objects tbody tr').length").await?;
-    ensure!(looks.iter().all(|asked| asked.as_u64() < Some(A_FEW)), "{looks:?} with {rows} rows");
-    ensure!(looks.iter().any(|asked| asked.as_u64() > Some(0)), "a look asks what is selected: {looks:?}");
+    // Times that grow ask each second, also while a busy machine takes long for the next look.
+    let is_few = |look: &Value| look[0].as_f64() < look[1].as_f64().map(|seconds| A_FEW + seconds);
+    ensure!(looks.iter().all(is_few), "{looks:?} with {rows} rows");
+    ensure!(looks.iter().any(|look| look[0].as_u64() > Some(0)), "a look asks what is selected: {looks:?}");
     Ok(())
 }
 
@@ -343,7 +352,7 @@ async fn elsewhere(browser: &Browser, portal: &str) -> Result<()> {
     let told = browser.script(told).await?;
     let wanted = "2026-11-21 05:30:00; 2026-11-20 20:30:00 UTC; 2026-11-21 05:30:00; 2026-11-20 20:30:00; Times: Asia/Tokyo";
     ensure!(told == wanted, "{told}");
-    browser.script("document.getElementById('zone').click()").await?;
+    browser.follow("document.getElementById('zone').click()").await?;
     let told = "return document.querySelector('h1 time').textContent";
     let utc = async || Ok((browser.script(told).await? == "2026-11-20 20:30:00 UTC").then_some(()));
     until(WITHIN, "times of UTC again", utc).await?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{
-    ChildProcess, Scratch, free_port, http, in_scratch, seed, services_folder, skip, until,
+    ChildProcess, Scratch, free_port, http, in_scratch, in_time, seed, services_folder, skip, until,
 };
 use serde_json::Value;
 use tokio::process::Command;
@@ -180,7 +180,7 @@ impl DescribedApi<'_> {
             command.args(["--header", &format!("Authorization: Bearer {token}")]);
         }
         command.current_dir(self.scratch.path()).stdin(Stdio::null()).kill_on_drop(true);
-        let Ok(output) = tokio::time::timeout(RUN, command.output()).await else {
+        let Some(output) = in_time(RUN, command.output()).await else {
             bail!("schemathesis has not come to its end as {person} within {RUN:?}");
         };
         let output = output.context("starting schemathesis")?;

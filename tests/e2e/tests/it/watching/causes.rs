@@ -64,9 +64,13 @@ async fn agrees(portal: &str, cause: &str) -> Result<()> {
     let page = http().get(format!("{portal}/?cause={cause}&range=hour")).send().await?.text().await?;
     let words = cause.replace('-', " ");
     ensure!(page.contains(&format!(">{words}</a>")) && page.contains("class=\"chip\""), "{page}");
-    let metrics = http().get(format!("{portal}/metrics")).send().await?.text().await?;
     let line = format!("kubewitness_source_outcomes_total{{source=\"jobs\",cause=\"{cause}\"}} ");
-    let count = metrics.lines().find_map(|it| it.strip_prefix(&line)).context("the metric")?;
+    // What was known first is counted. On a busy machine a pod may come later, and so one of the next jobs counts.
+    let count = until(WITHIN, "the metric", async || {
+        let metrics = http().get(format!("{portal}/metrics")).send().await?.text().await?;
+        Ok(metrics.lines().find_map(|it| it.strip_prefix(&line)).map(str::to_owned))
+    })
+    .await?;
     ensure!(count.parse::<f64>()? >= 1.0, "{count}");
     Ok(())
 }

@@ -99,13 +99,16 @@ async fn a_resync_shows_each_object_again_with_its_id_and_changes_no_row_and_no_
             let of = |line: &&str| line.contains("envelope") && line.contains(&name);
             let lines: Vec<&str> = log.lines().filter(of).collect();
             ensure!(handed.contains(&lines.len()), "{job} was handed over {} times: {log}", lines.len());
-            let ids: BTreeSet<&str> = lines
+            let told: Vec<&str> = lines
                 .iter()
                 .filter_map(|line| line.split(r#"id: \\\""#).nth(1)?.split('\\').next())
                 .collect();
+            let ids: BTreeSet<&str> = told.iter().copied().collect();
             let expected = if job == "gone" { 2 } else { 1 };
             ensure!(ids.len() == expected, "{job} has the ids {ids:?}");
-            ensure!(job != "gone" || lines.len() == 2, "what is gone is not resynced: {lines:#?}");
+            // On a busy machine it may have been resynced before its end, which comes once and last.
+            let ends = told.iter().filter(|id| Some(**id) == told.last().copied()).count();
+            ensure!(job != "gone" || ends == 1, "what is gone is not resynced: {lines:#?}");
         }
         kubewitness.stop().await?;
         same_story(&simulator, &options.data).await?;

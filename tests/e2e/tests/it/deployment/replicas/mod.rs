@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_core::views::{PluginView, ReplicaView, SourceView, StatusView};
 use kubewitness_harness::{
     DatabaseServer, Dice, Kubewitness, PlatformAddress, ProcessEnd, RunOptions, Scratch, Simulator,
-    SimulatorOptions, SqlService, command, command_json, command_json_in, http, in_scratch, kills, seed,
-    shared_server, skip, until,
+    SimulatorOptions, SqlService, command, command_json, command_json_in, http, in_scratch, in_time, kills,
+    seed, shared_server, skip, until,
 };
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, COOKIE, SET_COOKIE};
@@ -150,8 +150,8 @@ async fn dispatcher(runs: &mut [Kubewitness]) -> Result<usize> {
                 bail!("it ended with {ended:?}; {}", run.process().say());
             }
             // One that is stopped or still starts says nothing.
-            let asked = tokio::time::timeout(Duration::from_secs(2), run.status()).await;
-            let Ok(Ok(status)) = asked else { continue };
+            let asked = in_time(Duration::from_secs(2), run.status()).await;
+            let Some(Ok(status)) = asked else { continue };
             // It has the Lease before it has read which plugins there are.
             let runs_all =
                 !status.plugins.is_empty() && status.plugins.iter().all(|plugin| plugin.state == "active");

@@ -120,7 +120,8 @@ impl LossyDatabase {
             Self::Copied { server, address, database } => {
                 std::fs::write(address, server.url(&format!("{database}_copy")))?;
                 for session in server.sessions()?.iter().filter(|session| session.database == *database) {
-                    server.run(None, &format!("KILL {}", session.id))?;
+                    // The session may have ended by itself.
+                    server.run(None, &format!("KILL {}", session.id)).ok();
                 }
                 Ok(())
             }
