@@ -118,6 +118,7 @@
   };
   const isSelected = (node) => Boolean(selected) && selected.intersectsNode(node);
   const keyOf = (node) => (node.nodeType === 1 && (node.id || node.dataset.uid || node.dataset.key)) || "";
+  const rowOf = (node) => node && node.closest("[data-key], [data-uid], [id]");
   // A row that the reader points at or works in stays where it is.
   const isInUse = (node) =>
     Boolean(keyOf(node)) && (within(node, pointer) || within(node, document.activeElement) || isSelected(node));
@@ -162,6 +163,17 @@
     }
   }
 
+  // What is gone and stays for its reader only says so, and no form sends what was chosen in it.
+  function outlive(row, found) {
+    found.late.add("a row is in use");
+    row.classList.add("leaves");
+    row.title = "This is gone. It disappears once you leave it.";
+    for (const field of row.querySelectorAll("input[name]")) {
+      field.checked = false;
+      field.removeAttribute("name");
+    }
+  }
+
   function adoptChildren(from, to, found) {
     const wanted = new Set([...to.children].map(keyOf).filter(Boolean));
     const known = new Map([...from.children].map((child) => [keyOf(child), child]).filter(([key]) => key));
@@ -174,7 +186,7 @@
         const key = keyOf(here);
         if (used.has(here)) at = here.nextSibling;
         else if (key && !wanted.has(key) && isInUse(here)) {
-          found.late.add("a row is in use");
+          outlive(here, found);
           at = here.nextSibling;
         } else if (key && !wanted.has(key)) {
           at = here.nextSibling;
@@ -187,6 +199,7 @@
       pass();
       const key = keyOf(next);
       let match = key ? known.get(key) : at;
+      if (used.has(match)) match = null;
       while (!key && match && !isAlike(match, next)) match = match.nextSibling;
       if (!match || match.nodeName !== next.nodeName) {
         from.insertBefore(newcomer(next, from), at);
@@ -202,7 +215,7 @@
       const here = at;
       at = here.nextSibling;
       if (used.has(here)) continue;
-      if (isInUse(here)) found.late.add("a row is in use");
+      if (isInUse(here)) outlive(here, found);
       else if (isSelected(here)) found.late.add("text is selected");
       else here.remove();
     }
@@ -267,6 +280,8 @@
 
   // Times that are not over grow from what the server said last, whatever the clock here says.
   function tick() {
+    // Nobody knows whether they grow where the page does not follow.
+    if (["paused", "waiting"].includes(live.dataset.state)) return;
     readSelection();
     for (const part of document.querySelectorAll("[data-ticks]")) {
       let base = tickers.get(part);
@@ -352,6 +367,45 @@
     return { now, soon, waits: () => isLate && soon() };
   }
 
+  // ---- the button ------------------------------------------------------------------------
+
+  // Tells how the page follows, and pauses it. `lost` says why it does not follow where it should.
+  function indicator(lost, { leave, comeBack }) {
+    let [isPaused, pace] = [false, "Live"];
+    const show = () => {
+      const why = isPaused ? "by you" : document.hidden ? "this tab is hidden" : "";
+      live.hidden = false;
+      live.dataset.state = why ? "paused" : lost() ? "waiting" : "open";
+      const text = why || lost() ? `Paused: ${why || lost()}` : pace;
+      if (live.textContent !== text) live.textContent = text;
+      live.title = isPaused ? "Go on" : "Pause";
+    };
+    const isLookedAt = () => !isPaused && !document.hidden;
+    const turn = () => {
+      show();
+      if (isLookedAt()) comeBack();
+      else leave();
+    };
+    document.addEventListener("visibilitychange", turn);
+    live.addEventListener("click", () => {
+      isPaused = !isPaused;
+      turn();
+    });
+    const setPace = (pause) => {
+      pace = slowPace(pause) || "Live";
+      show();
+    };
+    return { show, setPace, isLookedAt, isPaused: () => isPaused };
+  }
+
+  // Whoever is signed out is led to where they sign in. The server can't see that there was a session: its cookie is
+  // gone where they have signed out in another window.
+  function signIn(address) {
+    const to = new URL(address);
+    if (document.querySelector(".person b")) to.searchParams.set("ended", "true");
+    location.assign(to);
+  }
+
   // ---- the stream ------------------------------------------------------------------------
 
   // One connection a browser, and none while nobody looks. Of the pages that somebody looks at, one holds the stream and
@@ -365,33 +419,29 @@
     const channel = navigator.locks && window.BroadcastChannel ? new BroadcastChannel(name) : null;
     // An event's id is for the server alone. Positions are compared.
     let last = { id: live.dataset.after, seq: parseInt(live.dataset.after, 10) };
-    let isPaused = false;
     let looking = null;
     let lead = null;
-    let [stream, trouble, waits, pace] = ["opening", "", "", "Live"];
+    let [stream, trouble, waits] = ["opening", "", ""];
 
-    const show = () => {
-      const why = isPaused ? "by you" : document.hidden ? "this tab is hidden" : "";
-      const lost = ["open", "opening"].includes(stream) ? trouble || waits : "the connection is lost";
-      live.hidden = false;
-      live.dataset.state = why ? "paused" : lost ? "waiting" : "open";
-      const text = why || lost ? `Paused: ${why || lost}` : pace;
-      if (live.textContent !== text) live.textContent = text;
-      live.title = isPaused ? "Go on" : "Pause";
-    };
+    const lost = () => (["open", "opening"].includes(stream) ? trouble || waits : "the connection is lost");
+    const button = indicator(lost, { leave: () => leave(), comeBack: () => comeBack() });
+    const { show } = button;
     const renew = renewal({
       done: (late, pause) => {
         [trouble, waits] = ["", late];
-        pace = slowPace(pause) || "Live";
-        show();
+        button.setPace(pause);
       },
       failed: (why) => {
         trouble = why;
         show();
       },
-      elsewhere: (address) => signIn(address),
-      rests: () => isPaused,
+      elsewhere: (address) => elsewhere(address),
+      rests: button.isPaused,
     });
+
+    // A page that is left for another one is not led elsewhere by the end of its session.
+    let isLeft = false;
+    const elsewhere = (address) => !isLeft && button.isLookedAt() && signIn(address);
 
     const take = ({ type, id, seq, data }) => {
       if (type === "state" && seq > last.seq) {
@@ -404,7 +454,7 @@
       } else if (type === "open" || type === "waiting" || type === "refused") {
         stream = type;
         show();
-        if (type === "refused") fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && signIn(answer.url), () => {});
+        if (type === "refused") fetch(location.href, { method: "HEAD" }).then((answer) => answer.redirected && elsewhere(answer.url), () => {});
       } else if (type === "reset") {
         location.reload();
       }
@@ -412,15 +462,6 @@
     const tell = (message) => {
       if (channel) channel.postMessage(message);
       take(message);
-    };
-
-    // Whoever is signed out is led to where they sign in. The server can't see that there was a session: its cookie is
-    // gone where they have signed out in another window.
-    const signIn = (address) => {
-      if (!looking) return;
-      const to = new URL(address);
-      if (reader) to.searchParams.set("ended", "true");
-      location.assign(to);
     };
 
     // Holds the stream until nobody looks at this page.
@@ -469,7 +510,7 @@
       });
 
     const look = () => {
-      if (looking || isPaused || document.hidden) return;
+      if (looking || !button.isLookedAt()) return;
       looking = new AbortController();
       const { signal } = looking;
       if (!channel) return hold(signal);
@@ -486,7 +527,6 @@
     };
     // Nothing that came meanwhile is read one by one, however much it is: the page is looked at as it is now.
     const comeBack = async () => {
-      if (isPaused || document.hidden) return;
       const position = await renew.now();
       const seq = parseInt(position, 10);
       if (seq > last.seq) last = { id: position, seq };
@@ -504,14 +544,10 @@
       };
     }
 
-    document.addEventListener("visibilitychange", () => (document.hidden ? leave() : comeBack()));
-    // A page that is left for another one is not led elsewhere by the end of its stream.
     const logOut = document.querySelector('form[action="/logout"]');
-    if (logOut) logOut.addEventListener("submit", leave);
-    live.addEventListener("click", () => {
-      isPaused = !isPaused;
-      if (isPaused) leave();
-      else comeBack();
+    if (logOut) logOut.addEventListener("submit", () => {
+      isLeft = true;
+      leave();
     });
     look();
     return renew;
@@ -547,20 +583,23 @@
     return renew;
   }
 
-  // A page of figures alone says nothing while all is well.
+  // A page of figures has no states to follow: it is looked at every second.
   function figures() {
-    const show = (why, pace = "") => {
-      live.hidden = !why && !pace;
-      live.dataset.state = why ? "waiting" : "open";
-      live.textContent = why ? `Paused: ${why}` : pace;
-    };
+    let lost = "";
+    const button = indicator(() => lost, { leave() {}, comeBack: () => renew.now() });
     const renew = renewal({
-      done: (late, pause) => show(late, slowPace(pause)),
-      failed: (why) => show(why),
-      elsewhere: (address) => location.assign(address),
-      rests: () => false,
+      done: (late, pause) => {
+        lost = late;
+        button.setPace(pause);
+      },
+      failed: (why) => {
+        lost = why;
+        button.show();
+      },
+      elsewhere: signIn,
+      rests: button.isPaused,
     });
-    document.addEventListener("visibilitychange", () => document.hidden || renew.now());
+    button.show();
     return renew;
   }
 
@@ -575,9 +614,15 @@
       const before = pointer;
       pointer = event.pointerType === "touch" ? null : event.target;
       // A row that has waited for the pointer to leave.
-      if (before && before.closest("tr") !== (pointer && pointer.closest("tr"))) renew.waits();
+      if (before && rowOf(before) !== rowOf(pointer)) renew.waits();
     });
-    document.documentElement.addEventListener("pointerleave", () => (pointer = null));
+    document.addEventListener("focusout", ({ target, relatedTarget }) => {
+      if (rowOf(target) !== rowOf(relatedTarget)) renew.waits();
+    });
+    document.documentElement.addEventListener("pointerleave", () => {
+      pointer = null;
+      renew.waits();
+    });
     document.addEventListener("selectionchange", () => getSelection().isCollapsed && renew.waits());
     for (const type of ["input", "change"]) {
       document.addEventListener(type, ({ target }) => {

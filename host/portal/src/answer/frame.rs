@@ -65,8 +65,24 @@ pub(crate) struct PageContent {
     title: String,
     tab: &'static str,
     content: Markup,
-    news: Option<NewsFilter>,
+    freshness: PageFreshness,
 }
+
+/// How an open page stays up to date.
+#[derive(Clone)]
+enum PageFreshness {
+    /// Nothing on the page changes while it is open.
+    Fixed,
+    /// It stands still for this reason, although what it shows may change.
+    Still(&'static str),
+    /// The script requests the content again every second.
+    Figures,
+    /// The script requests the content again when a state of the live stream concerns it.
+    States(NewsFilter),
+}
+
+/// After how many seconds a page of figures is requested again.
+const FIGURES_SECONDS: u32 = 1;
 
 /// Which states of the live stream concern a page. The script requests the page's content again when one of
 /// them arrives.
@@ -87,18 +103,47 @@ pub(crate) struct NewsFilter {
 impl PageContent {
     /// `tab` is the address of its tab, or empty.
     pub(crate) fn new(title: impl Into<String>, tab: &'static str, content: Markup) -> Self {
-        Self { title: title.into(), tab, content, news: None }
+        Self { title: title.into(), tab, content, freshness: PageFreshness::Fixed }
     }
 
     /// Keeps the whole page up to date by the live stream.
     pub(crate) fn with_live_news(self, news: NewsFilter) -> Self {
-        Self { news: Some(news), ..self }
+        Self { freshness: PageFreshness::States(news), ..self }
+    }
+
+    /// Keeps the whole page up to date every second. Its rows and cards need keys, so that no row becomes
+    /// another one under the reader's pointer.
+    pub(crate) fn with_live_figures(self) -> Self {
+        Self { freshness: PageFreshness::Figures, ..self }
+    }
+
+    /// Says that the page does not follow, and why.
+    pub(crate) fn with_stillness(self, why: &'static str) -> Self {
+        Self { freshness: PageFreshness::Still(why), ..self }
+    }
+
+    fn news(&self) -> Option<&NewsFilter> {
+        match &self.freshness {
+            PageFreshness::States(news) => Some(news),
+            _ => None,
+        }
+    }
+
+    fn is_live(&self) -> bool {
+        matches!(self.freshness, PageFreshness::Figures | PageFreshness::States(_))
+    }
+
+    fn refresh_seconds(&self) -> Option<u32> {
+        match &self.freshness {
+            PageFreshness::Figures => Some(FIGURES_SECONDS),
+            PageFreshness::States(news) => news.refresh_seconds,
+            PageFreshness::Fixed | PageFreshness::Still(_) => None,
+        }
     }
 
     fn main(&self) -> Markup {
-        let news = self.news.as_ref();
         html! {
-            main #content tabindex="-1" data-live[news.is_some()] data-refresh=[news.and_then(|news| news.refresh_seconds)] {
+            main #content tabindex="-1" data-live[self.is_live()] data-refresh=[self.refresh_seconds()] {
                 (self.content)
             }
         }
@@ -129,7 +174,7 @@ pub(crate) fn dress_response(mut response: Response, stranger: &FrameReader) -> 
 pub(crate) fn content_response(mut response: Response, known: &[HeaderValue]) -> Response {
     let Some(page) = response.extensions_mut().remove::<PageContent>() else { return response };
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    if let Some(news) = &page.news {
+    if let Some(news) = page.news() {
         let position = HeaderValue::try_from(&news.after).expect("digits and letters");
         response.headers_mut().insert(POSITION, position);
     }
@@ -186,7 +231,7 @@ fn render_top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
                     }
                 }
             }
-            (live_attributes(page.news.as_ref()))
+            (render_freshness(page))
             @if let FrameReader::Person { name, can_leave } = reader {
                 div.person {
                     span.unseen { "Signed in as " } b title=(name) { (name) }
@@ -197,10 +242,15 @@ fn render_top(page: &PageContent, reader: &FrameReader, icon: &str) -> Markup {
     }
 }
 
-/// The attributes for the script if the page is live.
-fn live_attributes(news: Option<&NewsFilter>) -> Markup {
+/// Whether the page follows. The script shows the button, and pauses the page by it.
+fn render_freshness(page: &PageContent) -> Markup {
+    let news = page.news();
     let text = |of: fn(&NewsFilter) -> Option<&str>| news.and_then(of);
+    if let PageFreshness::Still(why) = page.freshness {
+        return html! { span.live data-state="paused" { "Stands still: " (why) } };
+    }
     html! {
+        @if page.is_live() { noscript { span.live data-state="paused" { "Stands still: it needs script to follow" } } }
         button #live.live type="button" hidden data-after=[news.map(|news| &news.after)] data-uid=[text(|news| news.uid.as_deref())]
             data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())]
             data-causes[news.is_some_and(|news| news.shows_causes)] { "Live" }

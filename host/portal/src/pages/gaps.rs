@@ -79,7 +79,7 @@ pub(super) async fn page(
             }
         }
     };
-    Ok(PageContent::new("Gaps", "/gaps", content))
+    Ok(PageContent::new("Gaps", "/gaps", content).with_live_figures())
 }
 
 fn render_narrowed(query: &GapQuery) -> Markup {
@@ -153,7 +153,7 @@ fn render_table(gaps: &[Gap]) -> Markup {
                 th.num scope="col" { "Before version" } th.num scope="col" { "Epoch" } th.wide scope="col" { "Reason" }
                 th scope="col" { "Recorded" }
             } }
-            tbody { @for gap in gaps { tr {
+            tbody { @for gap in gaps { tr data-key=(gap_key(gap)) {
                 td.keep data-label="Source" { a href={ "/gaps?source=" (encode(&gap.source)) } { (gap.source) } }
                 td.object data-label="Scope" { @match &gap.object { Some(object) => (object_link(object)), None => { "the whole source" } } }
                 td.num data-label="After version" { (bound_or_open(&gap.after)) }
@@ -164,6 +164,13 @@ fn render_table(gaps: &[Gap]) -> Markup {
             } } }
         } }
     }
+}
+
+/// Identifies a row by what it shows. The number of the gap in the journal would tell how many others were
+/// recorded.
+fn gap_key(Gap { source, object, epoch, after, before, recorded_ms, .. }: &Gap) -> String {
+    let uid = object.as_ref().map_or("", |object| &object.uid);
+    format!("gap-{source}-{epoch}-{uid}-{after}-{before}-{recorded_ms}")
 }
 
 /// An empty bound is unknown: before the first list, or until now.
@@ -194,7 +201,7 @@ fn render_poison(poison: &[PoisonView], is_first: bool, unseen: u64) -> Markup {
                 th.wide scope="col" { "Error" } th.wide scope="col" { "It begins" } th.num scope="col" { "Bytes" }
                 th scope="col" { "Observed" } th scope="col" { "Raw" }
             } }
-            tbody { @for view in poison { tr {
+            tbody { @for view in poison { tr data-key={ "poison-" (view.number) } {
                 td.num data-label="Number" { (view.number) }
                 td.keep data-label="Source" { (view.source) }
                 td.num data-label="Epoch" { (view.epoch) }
@@ -234,7 +241,7 @@ fn render_histories(sources: &[SourceView]) -> Markup {
                 th scope="col" { "Source" } th.num scope="col" { "Epoch" } th scope="col" { "Began" }
                 th.num scope="col" { "States" } th.num scope="col" { "Watched up to" } th scope="col" { "Last event" }
             } }
-            tbody { @for source in replaced { @for epoch in &source.epochs { tr {
+            tbody { @for source in replaced { @for epoch in &source.epochs { tr data-key={ "epoch-" (source.name) "-" (epoch.epoch) } {
                 td.keep data-label="Source" { (source.name) }
                 td.num data-label="Epoch" { (epoch.epoch) }
                 td.when data-label="Began" { @match &epoch.replaced_at { Some(text) => (at_text(text)), None => { "with the journal" } } }
@@ -257,7 +264,7 @@ fn render_audits(sources: &[SourceView]) -> Markup {
                 th scope="col" { "Source" } th scope="col" { "Last audit" } th.num scope="col" { "Audits" }
                 th.num scope="col" { "Objects that differed" }
             } }
-            tbody { @for source in sources { tr {
+            tbody { @for source in sources { tr data-key={ "audit-" (source.name) } {
                 td.keep data-label="Source" { (source.name) }
                 td.when data-label="Last audit" { @match &source.last_audit_at { Some(text) => (at_text(text)), None => { "none yet" } } }
                 td.num data-label="Audits" { (grouped_figure(source.counts.lists_audit)) }
@@ -276,7 +283,7 @@ fn render_differences(sources: &[SourceView]) -> Markup {
                 th scope="col" { "Source" } th scope="col" { "Object" } th.num scope="col" { "Witnessed" }
                 th.num scope="col" { "Listed" } th scope="col" { "Found" }
             } }
-            tbody { @for source in sources { @for found in &source.discrepancies { tr {
+            tbody { @for source in sources { @for found in &source.discrepancies { tr data-key={ "difference-" (source.name) "-" (found.object.uid) "-" (found.found_ms) } {
                 td.keep data-label="Source" { (source.name) }
                 td.object data-label="Object" { (object_link(&found.object)) }
                 td.num data-label="Witnessed" { @if found.witnessed.is_empty() { "not at all" } @else { (found.witnessed) } }

@@ -29,18 +29,16 @@ pub(super) async fn page(
     let notices = render_notices(&status, not_ready.as_deref());
     let content = html! {
         div.head { h1 { "Health" } }
-        div #figures data-live data-refresh="1" {
-            (render_verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
-            (notices)
-            @if status.restricted { (render_restricted("How far plugins, sources and the journal are")) }
-            @else {
-                section aria-labelledby="complete" { h2 #complete { "Plugins" } (render_plugins(&status.plugins)) }
-                section aria-labelledby="watched" { h2 #watched { "Sources" } (render_sources(&status.sources)) }
-                section aria-labelledby="journal" { h2 #journal { "Journal" } (render_journal(&status)) }
-            }
+        (render_verdict(&status, not_ready.is_some() || !notices.0.is_empty()))
+        (notices)
+        @if status.restricted { (render_restricted("How far plugins, sources and the journal are")) }
+        @else {
+            section aria-labelledby="complete" { h2 #complete { "Plugins" } (render_plugins(&status.plugins)) }
+            section aria-labelledby="watched" { h2 #watched { "Sources" } (render_sources(&status.sources)) }
+            section aria-labelledby="journal" { h2 #journal { "Journal" } (render_journal(&status)) }
         }
     };
-    Ok(PageContent::new("Health", "/health", content))
+    Ok(PageContent::new("Health", "/health", content).with_live_figures())
 }
 
 fn is_complete(plugin: &PluginView) -> bool {
@@ -85,7 +83,7 @@ fn render_plugins(plugins: &[PluginView]) -> Markup {
                 @for name in FIGURES { th.num scope="col" { (name) } }
                 th scope="col" { "Complete" } th.num scope="col" { "Oldest waiting" }
             } }
-            tbody { @for plugin in plugins { tr {
+            tbody { @for plugin in plugins { tr data-key={ "row-" (plugin.name) } {
                 th scope="row" { (plugin.name) }
                 td data-label="State" { span.state data-state=(plugin.state) { (plugin.state) } }
                 @for (name, count) in FIGURES.into_iter().zip([plugin.observed, plugin.delivered, plugin.filtered, plugin.dead, plugin.waiting, plugin.taken]) {
@@ -107,7 +105,7 @@ fn render_sources(sources: &[SourceView]) -> Markup {
                 th.num scope="col" { "Objects" } th.num scope="col" { "Gaps" } th.num scope="col" { "Poison" }
                 th scope="col" { "Last event" } th scope="col" { "Last audit" } th scope="col" { "Retention" }
             } }
-            tbody { @for source in sources { tr {
+            tbody { @for source in sources { tr data-key={ "row-" (source.name) } {
                 th scope="row" { (source.name) }
                 td.keep data-label="Kind" { (source.kind) }
                 td data-label="State" { @if source.synced { span.state data-state="active" { "synced" } } @else { span.state data-state="starting" { "not up to date" } } }

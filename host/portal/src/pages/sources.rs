@@ -26,25 +26,23 @@ pub(super) async fn page(
     let not_ready = visible.not_ready().await?;
     let content = html! {
         div.head { h1 { "Sources" } }
-        div #figures data-live data-refresh="1" {
-            (render_notices(&status, not_ready.as_deref()))
-            @if status.restricted { (render_restricted(&status.sources)) }
-            @else { section aria-label="Sources" { (render_sources(&status.sources)) } }
-            @if !status.streams.is_empty() {
-                section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (render_streams(&status.streams)) }
-            }
-            @if !status.ledgers.is_empty() {
-                section aria-labelledby="ledgers" { h2 #ledgers { "Ledgers in buckets" } (render_ledgers(&status.ledgers)) }
-            }
-            @if !status.restricted {
-                section aria-labelledby="journal" { h2 #journal { "Journal" } (render_journal(&status.journal)) }
-            }
-            @if let Some(replica) = &status.replica {
-                section aria-labelledby="replicas" { h2 #replicas { "Replicas" } (render_replicas(replica)) }
-            }
+        (render_notices(&status, not_ready.as_deref()))
+        @if status.restricted { (render_restricted(&status.sources)) }
+        @else { section aria-label="Sources" { (render_sources(&status.sources)) } }
+        @if !status.streams.is_empty() {
+            section aria-labelledby="streams" { h2 #streams { "Streams to other hosts" } (render_streams(&status.streams)) }
+        }
+        @if !status.ledgers.is_empty() {
+            section aria-labelledby="ledgers" { h2 #ledgers { "Ledgers in buckets" } (render_ledgers(&status.ledgers)) }
+        }
+        @if !status.restricted {
+            section aria-labelledby="journal" { h2 #journal { "Journal" } (render_journal(&status.journal)) }
+        }
+        @if let Some(replica) = &status.replica {
+            section aria-labelledby="replicas" { h2 #replicas { "Replicas" } (render_replicas(replica)) }
         }
     };
-    Ok(PageContent::new("Sources", "/sources", content))
+    Ok(PageContent::new("Sources", "/sources", content).with_live_figures())
 }
 
 fn render_sources(sources: &[SourceView]) -> Markup {
@@ -58,7 +56,7 @@ fn render_sources(sources: &[SourceView]) -> Markup {
 fn render_restricted(sources: &[SourceView]) -> Markup {
     html! {
         section aria-label="Sources" { div.cards { @for source in sources {
-            article.card aria-labelledby={ "source-" (source.name) } {
+            article.card data-key=(source.name) aria-labelledby={ "source-" (source.name) } {
                 header {
                     h2 id={ "source-" (source.name) } { (source.name) }
                     @if source.synced { span.state data-state="active" { "synced" } }
@@ -75,7 +73,7 @@ fn render_card(source: &SourceView) -> Markup {
     let counts = &source.counts;
     let of = encode(&source.name);
     html! {
-        article.card aria-labelledby={ "source-" (source.name) } {
+        article.card data-key=(source.name) aria-labelledby={ "source-" (source.name) } {
             header {
                 h2 id={ "source-" (source.name) } { (source.name) }
                 (render_source_state(source))
@@ -127,7 +125,7 @@ fn render_card(source: &SourceView) -> Markup {
 fn render_streams(streams: &[StreamView]) -> Markup {
     html! {
         div.cards { @for stream in streams {
-            article.card aria-labelledby={ "stream-" (stream.name) } {
+            article.card data-key=(stream.name) aria-labelledby={ "stream-" (stream.name) } {
                 header {
                     h3 id={ "stream-" (stream.name) } { (stream.name) }
                     @if stream.condition.is_some() { span.state data-state="degraded" { "held up" } }
@@ -146,7 +144,7 @@ fn render_streams(streams: &[StreamView]) -> Markup {
 fn render_ledgers(ledgers: &[LedgerView]) -> Markup {
     html! {
         div.cards { @for ledger in ledgers {
-            article.card aria-labelledby={ "ledger-" (ledger.name) } {
+            article.card data-key=(ledger.name) aria-labelledby={ "ledger-" (ledger.name) } {
                 header {
                     h3 id={ "ledger-" (ledger.name) } { (ledger.name) }
                     @if ledger.condition.is_some() { span.state data-state="degraded" { "held up" } }
@@ -175,7 +173,7 @@ fn render_replicas(this: &ReplicaView) -> Markup {
         }
         ul {
             @for name in &this.replicas {
-                li { code { (name) } @if *name == this.name { " (this one)" } }
+                li data-key=(name) { code { (name) } @if *name == this.name { " (this one)" } }
             }
         }
     }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
@@ -308,7 +309,7 @@ async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_
             request("GET", path).header("kubewitness-content", "again").header("if-none-match", tag);
         ask(&portal, request.body(Body::empty()).unwrap()).await
     };
-    for (path, live) in [("/objects/uid-train", true), ("/?kind=Pod", true), ("/gaps", false)] {
+    for (path, live) in [("/objects/uid-train", true), ("/?kind=Pod", true), ("/mutes", false)] {
         let whole = get(&portal, path).await.text;
         let part = again(path, "").await;
         assert_eq!(
@@ -331,6 +332,57 @@ async fn a_page_that_asks_again_gets_its_content_alone_and_nothing_where_it_has_
         assert!(same.status == 304 && same.text.is_empty() || live, "{path}");
     }
     assert_eq!(again("/objects/nobody", "").await.status, 404);
+}
+
+/// The start tags of these elements in a page.
+fn start_tags<'a>(page: &'a str, element: &str) -> Vec<&'a str> {
+    let parts = page.split('<').filter_map(|part| part.strip_prefix(element));
+    parts.filter(|tag| tag.starts_with([' ', '>'])).map(|tag| tag.split_once('>').unwrap().0).collect()
+}
+
+fn data_key(tag: &str) -> Option<&str> {
+    tag.split_once("data-key=\"")?.1.split_once('"').map(|(key, _)| key)
+}
+
+/// A row without a key would become another one under the pointer of its reader.
+#[tokio::test]
+async fn a_page_of_figures_follows_every_second_and_no_row_of_it_becomes_another_one() {
+    let portal = portal(FakeViews::default());
+    for path in ["/plugins", "/sources", "/health", "/gaps", "/deadletters", "/gaps?source=jobs"] {
+        let text = get(&portal, path).await.text;
+        let main = start_tags(&text, "main").pop().unwrap();
+        assert!(main.contains("data-live") && main.contains("data-refresh=\"1\""), "{path}: {main}");
+        assert!(text.contains("<noscript><span class=\"live\" data-state=\"paused\">Stands still"), "{path}");
+        let bodies = text.split("<tbody>").skip(1).map(|body| body.split_once("</tbody>").unwrap().0);
+        let groups = bodies.map(|body| start_tags(body, "tr")).chain([start_tags(&text, "article")]);
+        let mut count = 0;
+        for tags in groups {
+            let keys: BTreeSet<_> = tags.iter().filter_map(|tag| data_key(tag)).collect();
+            assert_eq!(keys.len(), tags.len(), "{path}: one has no key, or two have the same: {tags:?}");
+            assert!(!keys.contains(""), "{path}: {tags:?}");
+            count += tags.len();
+        }
+        assert!(count > 1, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_that_does_not_follow_says_why_it_stands_still() {
+    let portal = portal(FakeViews::default());
+    for (path, why) in [
+        ("/?at=2026-11-20+12:00", "a past moment"),
+        ("/?was=Preempted&range=week", "a list of the past"),
+        ("/?cause=out-of-memory", "a list of the past"),
+        ("/?gone=only", "a list of the past"),
+        ("/objects/uid-train?cursor=0%2F0", "older states"),
+    ] {
+        let text = get(&portal, path).await.text;
+        let told = format!("<span class=\"live\" data-state=\"paused\">Stands still: {why}</span>");
+        assert!(text.contains(&told), "{path}: {text}");
+        assert!(!text.contains("id=\"live\"") && !text.contains("data-live"), "{path} does not follow");
+    }
+    let fixed = get(&portal, "/states/1").await.text;
+    assert!(!fixed.contains("Stands still"), "a document never changes");
 }
 
 #[tokio::test]
@@ -528,7 +580,7 @@ async fn plugins_show_what_they_ask_for_beside_what_they_are_granted_and_how_lon
         "{text}"
     );
     assert!(text.contains("&quot;kw_states&quot;") && text.contains("64 MiB"));
-    let field = "<tr><th scope=\"row\"><code>table</code></th><td data-label=\"Set to\"><code>&quot;kw_states&quot;</code></td>\
+    let field = "<tr data-key=\"field-table\"><th scope=\"row\"><code>table</code></th><td data-label=\"Set to\"><code>&quot;kw_states&quot;</code></td>\
                  <td data-label=\"Type\">text</td><td data-label=\"Default\"><code>&quot;states&quot;</code></td>\
                  <td data-label=\"Meaning\">Where <code>&lt;rows&gt;</code> go.</td></tr>";
     assert!(text.contains(field), "{text}");

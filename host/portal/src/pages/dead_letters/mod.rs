@@ -94,24 +94,22 @@ pub(super) async fn page(
         div.head { h1 { "Dead letters" } (asked.render_form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
         (render_replays_under_way(replaying, is_cut))
-        div #letters data-live {
-            @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
-            @for section in &shown { (section) }
-            @if untold {
-                p.hint {
-                    "Not every dead letter was looked at for this page. " code { "kubewitness deadletters list" } " looks at all."
-                }
+        @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
+        @for section in &shown { (section) }
+        @if untold {
+            p.hint {
+                "Not every dead letter was looked at for this page. " code { "kubewitness deadletters list" } " looks at all."
             }
-            @if dropped > 0 {
-                p.hint {
-                    @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (grouped_figure(dropped)) " " (plural_word(dropped, "state was", "states were"))
-                    " dropped: " (plural_word(dropped, "it stays", "they stay")) " counted as dead."
-                }
-            }
-            @if !records.is_empty() { (done_before(&records)) }
         }
+        @if dropped > 0 {
+            p.hint {
+                @if sections.iter().any(|section| section.has_more_dropped) { "At least " } (grouped_figure(dropped)) " " (plural_word(dropped, "state was", "states were"))
+                " dropped: " (plural_word(dropped, "it stays", "they stay")) " counted as dead."
+            }
+        }
+        @if !records.is_empty() { (done_before(&records)) }
     };
-    Ok(PageContent::new("Dead letters", "/deadletters", content))
+    Ok(PageContent::new("Dead letters", "/deadletters", content).with_live_figures())
 }
 
 /// The result of the form before this page, from its redirect.
@@ -129,14 +127,13 @@ fn outcome_of_form(params: &QueryParams) -> Result<Option<String>, Problem> {
         .map(|count| format!("{} would be replayed or dropped; nothing was changed.", grouped_figure(count))))
 }
 
-/// The progress of replays: letters that are being replayed and not finished. The script polls it, and the letters with it.
+/// The progress of replays: letters that are being replayed and not finished. Its number falls every second, so
+/// no screen reader is made to read each.
 fn render_replays_under_way(count: u64, is_cut: bool) -> Markup {
     html! {
-        div #figures data-live data-refresh="1" {
-            @if count > 0 {
-                p.notice role="status" {
-                    @if is_cut { "At least " } (grouped_figure(count)) " " (plural_word(count, "state is", "states are")) " being replayed. What fails again is parked again."
-                }
+        @if count > 0 {
+            p.notice data-key="replaying" {
+                @if is_cut { "At least " } (grouped_figure(count)) " " (plural_word(count, "state is", "states are")) " being replayed. What fails again is parked again."
             }
         }
     }
@@ -157,7 +154,7 @@ fn done_before(records: &[LetterRecordView]) -> Markup {
                     th scope="col" { "Who" }
                     th.wide scope="col" { "Why" }
                 } }
-                tbody { @for record in records { tr {
+                tbody { @for record in records { tr data-key={ "record-" (record.number) } {
                     td.when data-label="When" { (at_text(&record.at)) }
                     td.keep data-label="What" { (record.what) }
                     td.keep data-label="Plugin" { (record.plugin) }

@@ -87,8 +87,8 @@ pub(super) async fn page(
         (list.render_list())
     };
     let page = PageContent::new(title, "/", content);
-    if !asked.is_now() {
-        return Ok(page);
+    if let Some(why) = asked.stillness() {
+        return Ok(page.with_stillness(why));
     }
     Ok(page.with_live_news(NewsFilter {
         after,

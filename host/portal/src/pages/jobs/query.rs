@@ -123,9 +123,15 @@ impl JobsQuery {
         outcomes::may_have_causes(&self.kind) && self.at.is_none()
     }
 
-    /// Whether it shows the present, and so is updated live.
-    pub fn is_now(&self) -> bool {
-        self.has_order() && self.gone != GoneFilter::Only && self.cursor.is_none()
+    /// Why the list is not updated live; `None` if it shows the present.
+    pub fn stillness(&self) -> Option<&'static str> {
+        if self.at.is_some() {
+            Some("a past moment")
+        } else if !self.has_order() || self.gone == GoneFilter::Only {
+            Some("a list of the past")
+        } else {
+            self.cursor.is_some().then_some("only the first page follows")
+        }
     }
 
     /// A query about the past has its own order.

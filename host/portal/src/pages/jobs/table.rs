@@ -54,7 +54,7 @@ impl JobList<'_> {
         let Self { asked, objects, .. } = self;
         html! {
             div.scroll {
-                table.dense.stacked.folds id=[asked.is_now().then_some("objects")] hidden[objects.is_empty()] {
+                table.dense.stacked.folds id=[asked.stillness().is_none().then_some("objects")] hidden[objects.is_empty()] {
                     caption { (self.render_caption()) }
                     thead { tr {
                         (self.render_column_head(OrderKey::Phase, if asked.is_of_events() { "Type" } else { "Phase" }, ""))
@@ -159,7 +159,7 @@ fn render_row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let before = PHASES.into_iter().find(|phase| view.ended_at.is_some() && *phase == status.reason);
     // The reason of a deletion is the previous phase.
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
-    let grows = asked.is_now() && view.ended_at.is_none() && !status.terminal;
+    let grows = asked.stillness().is_none() && view.ended_at.is_none() && !status.terminal;
     let is_running = status.phase == phase::RUNNING;
     let told = Status { reason: view.ended_reason.clone().unwrap_or(own), ..status.clone() };
     html! {

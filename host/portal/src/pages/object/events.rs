@@ -33,7 +33,7 @@ pub(super) fn render_events(events: &[EventView]) -> Markup {
 fn render_event_row(event: &EventView) -> Markup {
     let repeated = event.repetition_text();
     html! {
-        tr {
+        tr data-key={ "event-" (event.object.uid) } {
             td.when data-label="Last seen" { (render_time(event.last_ms)) @if !repeated.is_empty() { " " span.note { "(" (repeated) ")" } } }
             td.keep data-label="Type" { (event_type(event)) }
             td.keep data-label="Reason" { span.reason { (event.reason) } }

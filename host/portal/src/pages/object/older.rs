@@ -59,7 +59,7 @@ pub(super) async fn page(
         @if !(view.states.is_empty() && view.related.is_empty()) { (render_story(&view, table)) }
         (render_page_links("Pages of the story", Some(asked.page_address(asked.all)), view.next.map(|next| part_address(asked, next))))
     };
-    Ok(PageContent::new(title, "/", content).into_response())
+    Ok(PageContent::new(title, "/", content).with_stillness("older states").into_response())
 }
 
 fn span_text(view: &TimelineView) -> Markup {

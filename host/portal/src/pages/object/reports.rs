@@ -31,7 +31,7 @@ pub(super) fn render_reports(reports: &[ReportView]) -> Markup {
 
 fn render_report_row(report: &ReportView) -> Markup {
     html! {
-        tr {
+        tr data-key={ "report-" (report.at_ms) "-" (report.plugin) "-" (report.to) } {
             td.when data-label="When" { (render_time(report.at_ms)) }
             td.keep data-label="To" { (report.to) @if !report.via.is_empty() { " " span.note { "(" (report.via) ")" } } }
             td.keep data-label="Result" { span.mark.doubt[LOST.contains(&&*report.result)] { (report.result) } }

@@ -70,7 +70,7 @@ fn render_fields(plugin: &str, manifest: &ManifestView) -> Markup {
                 } }
                 tbody {
                     @for field in &manifest.fields {
-                        tr {
+                        tr data-key={ "field-" (field.field) } {
                             th scope="row" { code { (field.field) } }
                             td data-label="Set to" { @if let Some(set) = value_at(&field.field, manifest.config.as_ref()) { code { (set) } } }
                             td data-label="Type" { (with_code(&field.kind)) }
@@ -95,7 +95,7 @@ fn value_at(path: &str, config: Option<&Map<String, Value>>) -> Option<String> {
 fn render_row(name: &str, manifest: &ManifestView, uses: &[GrantUseView]) -> Markup {
     let granted = manifest.granted.iter().find(|grant| grant.name == name);
     html! {
-        tr {
+        tr data-key={ "grant-" (name) } {
             th scope="row" { code { (name) } }
             td data-label="Asked for" { (if manifest.asks_for(name) { "yes" } else { "no" }) }
             td data-label="Granted" {

@@ -36,15 +36,13 @@ pub(super) async fn page(
     }
     let content = html! {
         div.head { h1 { "Plugins" } }
-        div #figures data-live data-refresh="1" {
-            (render_notices(&status, not_ready.as_deref()))
-            section aria-label="Plugins" {
-                @if status.restricted { (super::parts::render_restricted("What plugins there are and how far they are")) }
-                @else { (render_plugins(&cards)) }
-            }
+        (render_notices(&status, not_ready.as_deref()))
+        section aria-label="Plugins" {
+            @if status.restricted { (super::parts::render_restricted("What plugins there are and how far they are")) }
+            @else { (render_plugins(&cards)) }
         }
     };
-    Ok(PageContent::new("Plugins", "/plugins", content))
+    Ok(PageContent::new("Plugins", "/plugins", content).with_live_figures())
 }
 
 /// Problems that belong to no plugin. Each is shown once: what keeps the controller from being ready is often
@@ -115,7 +113,7 @@ fn render_card(plugin: &PluginView, may: PauseRights) -> Markup {
     // Figures that add up don't show whether the plugin works.
     let is_ill = plugin.message.is_some() || matches!(plugin.state.as_str(), "failed" | "degraded");
     html! {
-        article.card aria-labelledby={ "plugin-" (plugin.name) } {
+        article.card data-key=(plugin.name) aria-labelledby={ "plugin-" (plugin.name) } {
             header {
                 h2 id={ "plugin-" (plugin.name) } { (plugin.name) }
                 span.state data-state=(plugin.state) { (plugin.state) }
