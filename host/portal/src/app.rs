@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::access::ages::NamespaceAges;
 use crate::access::gate::RequestGate;
 use crate::options::PortalOptions;
+use crate::scope::SharedStatus;
 use crate::serve::{ListenerTraffic, ReadingRoom, RecentKeys, StreamPlaces};
 
 /// A path, in the common form of axum and OpenAPI, and its handler.
@@ -23,6 +24,7 @@ pub(crate) struct PortalApp {
     pub(crate) views: Arc<dyn Views>,
     pub(crate) streams: StreamPlaces,
     pub(crate) readings: ReadingRoom,
+    pub(crate) status: Arc<SharedStatus>,
     /// Ends the live streams, which would otherwise block the shutdown forever.
     pub(crate) stop: CancellationToken,
     pub(crate) traffic: ListenerTraffic,
@@ -42,8 +44,21 @@ impl PortalApp {
         let (submitter, figures_on) = (options.submitter.clone(), options.figures_on.clone());
         let streams = StreamPlaces::new(streams, traffic.portal.clone());
         let readings = ReadingRoom::new();
+        let status = Arc::new(SharedStatus::new(views.clone()));
         let (ages, submissions) = (Arc::default(), RecentKeys::default());
-        Self { views, streams, readings, stop, traffic, gate, ages, submitter, submissions, figures_on }
+        Self {
+            views,
+            streams,
+            readings,
+            status,
+            stop,
+            traffic,
+            gate,
+            ages,
+            submitter,
+            submissions,
+            figures_on,
+        }
     }
 
     /// Connections to the journal's database belong to the runtime that opened them, and outlive the runtime

@@ -24,8 +24,9 @@ mod submit;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 use kubewitness_core::views::Views;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +39,7 @@ pub use access::{
 use answer::{etag, frame, problem};
 use app::PortalApp;
 pub use options::{PortalError, PortalOptions};
+use scope::SharedStatus;
 pub use serve::{CertificateError, ListenerBounds, ListenerTraffic, TlsFiles, listen_on};
 use serve::{ListenerTerms, TlsListener};
 
@@ -65,8 +67,23 @@ fn build(views: Arc<dyn Views>, options: &PortalOptions, stop: CancellationToken
         .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(middleware::from_fn(etag::tag_answers))
         .layer(middleware::from_fn(problem::word_early_refusals))
+        .layer(middleware::from_fn_with_state(app.status.clone(), count_anew_after_change))
         .with_state(app);
     request_checks::protect_router(router, gate, options)
+}
+
+/// The page after a form shows what the form has changed.
+async fn count_anew_after_change(
+    State(status): State<Arc<SharedStatus>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let changes = !request.method().is_safe();
+    let response = next.run(request).await;
+    if changes {
+        status.note_change();
+    }
+    response
 }
 
 /// Serves the API and the pages until `stop`; then streams end, and open requests have

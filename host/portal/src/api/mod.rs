@@ -147,7 +147,7 @@ async fn objects(
     // If nothing was found, nothing waits to be sent, and checking rights may take long.
     let turn = turn.filter(|_| !page.objects.is_empty());
     if page.objects.is_empty() {
-        scope::check(&app, query.source.as_deref(), query.kind.as_deref()).await?;
+        scope::check(&app, query.source.as_deref(), query.kind.as_deref())?;
         forbidden = visible.missing_right(AccessVerb::List, &query).await?;
     }
     let next = params.next(&uri, page.next);
@@ -199,7 +199,7 @@ async fn gaps(
         false => VisiblePart::default(),
     };
     if part.rows.is_empty() {
-        scope::check(&app, source.as_deref(), kind.as_deref()).await?;
+        scope::check(&app, source.as_deref(), kind.as_deref())?;
     }
     let forbidden = match could_list {
         true => None,
@@ -227,7 +227,7 @@ async fn poison(
     let query = PoisonQuery { source: source.clone(), cursor: params.parse_cursor("cursor")?, limit: None };
     let part = ViewerVisibility::new(&app, &viewer).visible_poison(query, limit).await?;
     if part.rows.is_empty() {
-        scope::check(&app, source.as_deref(), None).await?;
+        scope::check(&app, source.as_deref(), None)?;
     }
     Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn))
 }

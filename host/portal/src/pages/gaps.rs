@@ -30,7 +30,7 @@ pub(super) async fn page(
         cursor: params.parse_cursor("cursor")?,
         ..GapQuery::default()
     };
-    let status = visible.visible_status().await?;
+    let status = visible.recent_status().await?;
     let (mut sources, restricted) = (status.sources, status.restricted);
     let mut gaps = visible.visible_gaps(query.clone(), ROWS).await?;
     // The next list takes a turn of its own, and may not wait for this one.

@@ -24,7 +24,7 @@ pub(super) async fn page(
 ) -> Result<PageContent, ProblemPage> {
     QueryParams::read(&uri, &[])?;
     let visible = ViewerVisibility::new(&app, &viewer);
-    let status = visible.visible_status().await?;
+    let status = visible.recent_status().await?;
     let not_ready = visible.not_ready().await?;
     let notices = render_notices(&status, not_ready.as_deref());
     let content = html! {

@@ -1,22 +1,19 @@
 //! Refuses a request about a source or a kind that is not watched.
 
 use kubewitness_core::kinds::is_kind;
-use kubewitness_core::views::SourceView;
+use kubewitness_core::ports::WatchedResource;
 
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
 
 /// An answer without rows may mean that nothing matches, or that nobody watches the requested kind; this
 /// refuses the latter. While no source is configured yet, nothing can be said.
-pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
-    if source.is_none() && kind.is_none() {
-        return Ok(());
-    }
-    let sources = app.views.status_view().await?.sources;
+pub(crate) fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -> Result<(), Problem> {
+    let sources = app.views.watched_resources();
     if sources.is_empty() {
         return Ok(());
     }
-    if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.name == *name)) {
+    if let Some(name) = source.filter(|name| !sources.iter().any(|known| known.source == *name)) {
         let message = format!("No source is called `{name}`.");
         return Err(Problem::with_code(
             codes::NOT_WITNESSED,
@@ -33,23 +30,21 @@ pub(crate) async fn check(app: &PortalApp, source: Option<&str>, kind: Option<&s
     }
 }
 
-fn is_of(source: &SourceView, kind: &str) -> bool {
-    let group = source.api_version.split_once('/').map_or("", |(group, _)| group);
-    is_kind(group, &source.kind, kind)
+fn is_of(source: &WatchedResource, kind: &str) -> bool {
+    is_kind(&source.group, &source.kind, kind)
 }
 
 /// The kind's name in the sources, for the name that somebody typed.
-pub(crate) fn kind_of(sources: &[SourceView], kind: &str) -> Option<String> {
+pub(crate) fn kind_of(sources: &[WatchedResource], kind: &str) -> Option<String> {
     sources.iter().find(|source| is_of(source, kind)).map(|source| source.kind.clone())
 }
 
 /// Names the watched kinds, for people.
-pub(crate) fn describe_witnessed(sources: &[SourceView]) -> String {
+pub(crate) fn describe_witnessed(sources: &[WatchedResource]) -> String {
     format!("The sources witness {}. The host's settings name more.", source_list(sources))
 }
 
-fn source_list(sources: &[SourceView]) -> String {
-    let names: Vec<_> =
-        sources.iter().map(|source| format!("{} (source `{}`)", source.kind, source.name)).collect();
-    names.join(", ")
+fn source_list(sources: &[WatchedResource]) -> String {
+    let name = |watched: &WatchedResource| format!("{} (source `{}`)", watched.kind, watched.source);
+    sources.iter().map(name).collect::<Vec<_>>().join(", ")
 }

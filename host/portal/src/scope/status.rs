@@ -10,8 +10,18 @@ use crate::access::GuardedAct;
 use crate::answer::Problem;
 
 impl ViewerVisibility {
+    /// For scripts: what was counted after the request.
     pub(crate) async fn visible_status(&self) -> Result<StatusView, Problem> {
-        let mut status = self.views.status_view().await?;
+        self.of_status(&*self.status.count_anew().await?).await
+    }
+
+    /// For pages, which share one count.
+    pub(crate) async fn recent_status(&self) -> Result<StatusView, Problem> {
+        self.of_status(&*self.status.recent_figures().await?).await
+    }
+
+    async fn of_status(&self, status: &StatusView) -> Result<StatusView, Problem> {
+        let mut status = status.clone();
         if self.is_operators().await? {
             self.keep_seen(&mut status).await?;
             return Ok(status);

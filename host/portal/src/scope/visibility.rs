@@ -21,6 +21,7 @@ use crate::access::ages::NamespaceAges;
 use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
+use crate::scope::SharedStatus;
 use crate::serve::ReadingRoom;
 
 /// How many namespaces are checked for one answer. A person who may see more of them, but not all, has to
@@ -74,6 +75,7 @@ pub(crate) struct ViewerVisibility {
     pub(super) views: Arc<dyn Views>,
     pub(super) viewer: PortalViewer,
     pub(super) readings: ReadingRoom,
+    pub(super) status: Arc<SharedStatus>,
     ages: Arc<NamespaceAges>,
     witnessed: Vec<WatchedResource>,
     decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
@@ -89,6 +91,7 @@ impl ViewerVisibility {
             views: app.views.clone(),
             viewer: viewer.clone(),
             readings: app.readings.clone(),
+            status: app.status.clone(),
             ages: app.ages.clone(),
             decided: Mutex::default(),
             has_unasked: AtomicBool::new(false),

@@ -55,7 +55,7 @@ pub struct LoginView {
     pub good_for_seconds: u64,
 }
 
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum ViewError {
     /// The requested thing is missing. Its kind determines where to look instead, so it has its own hint.
     #[error("{message}")]

@@ -68,7 +68,7 @@ pub(super) async fn page(
     let seen: u64 = sections.iter().map(|section| section.seen).sum();
     let unseen = match is_operators && !visible.is_whole() {
         true => {
-            let all = visible.visible_status().await?.plugins;
+            let all = visible.recent_status().await?.plugins;
             let of_those = all.iter().filter(|view| plugin.is_none_or(|name| name == view.name));
             of_those.map(|view| view.dead).sum::<u64>().saturating_sub(seen)
         }

@@ -10,7 +10,8 @@ use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::kinds;
-use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectQuery, SourceView};
+use kubewitness_core::ports::WatchedResource;
+use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectQuery};
 use maud::{Markup, html};
 
 use self::form::{counts_bar, past_chip, render_filters};
@@ -44,7 +45,7 @@ pub(super) async fn page(
     let page = visible.object_page(query.clone()).await?;
     let counts = count_present(&app, &visible, &query).await?;
     // The cached objects are shown even if the journal can't be read.
-    let status = match visible.visible_status().await {
+    let status = match visible.recent_status().await {
         Err(problem) if page.objects.is_empty() => return Err(problem.into()),
         status => status.unwrap_or_default(),
     };
@@ -52,8 +53,9 @@ pub(super) async fn page(
     let is_operators = visible.is_operators().await?;
     let now_held = if is_operators { app.views.retention_holds() } else { Vec::new() };
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
+    let watched = app.views.watched_resources();
     let kind = page.objects.first().map(|view| view.object.kind.clone());
-    let kind = kind.or_else(|| scope::kind_of(&status.sources, &asked.kind));
+    let kind = kind.or_else(|| scope::kind_of(&watched, &asked.kind));
     let title = page_title(&asked, kind.as_deref());
     // A search reads documents, so its matches are not counted.
     let is_counted = asked.has_order() && asked.cursor.is_none() && asked.search.is_none() && !counts.more;
@@ -83,7 +85,7 @@ pub(super) async fn page(
         @if asked.has_order() && asked.gone != GoneFilter::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (render_holds(&now_held))
         p #summary.quiet-live aria-live="polite" data-own {}
-        @if page.objects.is_empty() { (render_nothing(any, &asked, &status.sources, status.restricted, page.next.is_some())) }
+        @if page.objects.is_empty() { (render_nothing(any, &asked, &watched, status.restricted, page.next.is_some())) }
         (list.render_list())
     };
     let page = PageContent::new(title, "/", content);
@@ -172,7 +174,7 @@ fn ask_for_namespace(asked: &JobsQuery, problem: &Problem) -> PageContent {
 fn render_nothing(
     any: bool,
     asked: &JobsQuery,
-    sources: &[SourceView],
+    sources: &[WatchedResource],
     restricted: bool,
     goes_on: bool,
 ) -> Markup {

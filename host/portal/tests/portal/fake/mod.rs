@@ -46,6 +46,9 @@ pub struct FakeViews {
     pub more: Mutex<Vec<ObjectView>>,
     /// The time of each read of a document.
     pub slow_document: Option<std::time::Duration>,
+    /// How often the status was counted, and the time of each count.
+    pub counts: AtomicUsize,
+    pub slow_count: Option<std::time::Duration>,
     /// Retention has removed states up to this position.
     pub taken: Seq,
     /// The number of dead letters of the plugin `audit`, and of those that were read.
@@ -75,6 +78,8 @@ impl Default for FakeViews {
             mutes: Mutex::default(),
             documents: Mutex::default(),
             slow_document: None,
+            counts: AtomicUsize::default(),
+            slow_count: None,
             taken: 0,
             many: 0,
             dropped: 0,
@@ -138,6 +143,10 @@ fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
 #[async_trait]
 impl Views for FakeViews {
     async fn status_view(&self) -> Result<StatusView, ViewError> {
+        self.counts.fetch_add(1, Ordering::Relaxed);
+        if let Some(time) = self.slow_count {
+            tokio::time::sleep(time).await;
+        }
         self.check().await?;
         if self.empty {
             return Ok(StatusView::default());
@@ -153,7 +162,12 @@ impl Views for FakeViews {
             kind: kind.into(),
             resource: resource.into(),
         };
-        vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
+        match self.empty {
+            true => Vec::new(),
+            false => {
+                vec![watched("jobs", "batch", "Job", "jobs"), watched("pods\"\\", "", "Pod", "pods")]
+            }
+        }
     }
 
     async fn known_namespaces(

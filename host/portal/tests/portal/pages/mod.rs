@@ -1,3 +1,7 @@
+//! Tests of the pages for people: what each shows, and what its forms do.
+
+mod shared_counts;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
