@@ -320,6 +320,7 @@
             const now = page.getElementById(region.id);
             if (now) adopt(region, now, found);
           }
+          compareChoices();
           tick();
         });
         highlight(found.changed);
@@ -365,6 +366,111 @@
       timer = setTimeout(() => (document.hidden || say.rests() ? (due = Infinity) : now()), at - performance.now());
     };
     return { now, soon, waits: () => isLate && soon() };
+  }
+
+  // ---- chosen dead letters -----------------------------------------------------------------
+
+  // Somebody else may replay or drop what a reader has chosen. The page says which ones are gone, the buttons name how
+  // many are left, and where none is left, they do not mean all letters of the plugin.
+  function letterChoices() {
+    const NAMED = 20;
+    const place = document.getElementById("gone-letters");
+    // By plugin: the positions that are chosen, and those of them that are gone.
+    const plugins = new Map();
+    const of = (plugin) => {
+      if (!plugins.has(plugin)) plugins.set(plugin, { chosen: new Set(), gone: new Set() });
+      return plugins.get(plugin);
+    };
+    const forms = () => [...document.querySelectorAll("form.replay:has([name=plugin])")];
+    const pluginOf = (form) => form.querySelector("[name=plugin]").value;
+    const checked = (form) => new Set([...form.querySelectorAll("[name=seq]:checked:enabled")].map((box) => box.value));
+
+    const positions = (seqs) => {
+      const named = [...seqs].sort((a, b) => a - b).slice(0, NAMED).join(", ");
+      return `${seqs.size === 1 ? "position" : "positions"} ${named}${seqs.size > NAMED ? " and more" : ""}`;
+    };
+    const sentence = ([plugin, { chosen, gone }]) => {
+      const all = chosen.size + gone.size;
+      const which = all === 1 ? "the dead letter" : `${gone.size} of the ${all} dead letters`;
+      const rest = chosen.size > 0 ? `The buttons take the other ${chosen.size}.` : "Nothing is left of your choice.";
+      return (
+        `${plugin}: ${which} that you chose ${gone.size === 1 ? "is" : "are"} gone (${positions(gone)}). ${rest} ` +
+        "A dead letter goes when somebody replays or drops it, or when it moves to another page."
+      );
+    };
+    const tell = () => {
+      const lost = [...plugins].filter(([, { gone }]) => gone.size > 0);
+      const told = lost.map(sentence);
+      // What is said already is not said again.
+      if ([...place.querySelectorAll("p")].map((line) => line.firstChild.nodeValue).join() === told.join()) return;
+      place.replaceChildren(
+        ...lost.map(([plugin, choice], index) => {
+          const [line, button] = [document.createElement("p"), document.createElement("button")];
+          line.className = "notice";
+          [button.type, button.textContent] = ["button", "OK"];
+          button.setAttribute("aria-label", `OK, forget what is gone of ${plugin}`);
+          button.addEventListener("click", () => {
+            choice.gone.clear();
+            show();
+          });
+          line.append(told[index], button);
+          return line;
+        }),
+      );
+    };
+    const show = () => {
+      for (const form of forms()) {
+        const { chosen, gone } = of(pluginOf(form));
+        for (const count of form.querySelectorAll(".count")) {
+          const text = chosen.size > 0 ? ` ${chosen.size} ` : " ";
+          if (count.textContent !== text) count.textContent = text;
+        }
+        for (const button of form.querySelectorAll("button")) {
+          if (chosen.size === 0 && gone.size > 0) button.setAttribute("aria-disabled", "true");
+          else button.removeAttribute("aria-disabled");
+        }
+      }
+      tell();
+    };
+    // The reader has chosen.
+    const choose = () => {
+      for (const form of forms()) {
+        const choice = of(pluginOf(form));
+        choice.chosen = checked(form);
+        choice.chosen.forEach((seq) => choice.gone.delete(seq));
+      }
+      show();
+    };
+    // The page has taken over what has changed.
+    const compare = () => {
+      const now = new Map(forms().map((form) => [pluginOf(form), checked(form)]));
+      for (const [plugin, choice] of plugins) {
+        const left = now.get(plugin) || new Set();
+        for (const seq of choice.chosen) if (!left.has(seq)) choice.gone.add(seq);
+        left.forEach((seq) => choice.gone.delete(seq));
+        choice.chosen = left;
+      }
+      show();
+    };
+
+    document.addEventListener("change", ({ target }) => target.name === "seq" && choose());
+    // A browser may show the choice of before once the page is there.
+    addEventListener("pageshow", choose);
+    document.addEventListener("submit", (event) => {
+      const form = event.target;
+      if (!form.matches("form.replay")) return;
+      if (form.querySelector("button[aria-disabled]")) {
+        event.preventDefault();
+        place.scrollIntoView({ block: "nearest" });
+        place.querySelector("button").focus();
+      }
+    });
+    document.addEventListener("formdata", ({ target, formData }) => {
+      if (!target.matches("form.replay")) return;
+      const { chosen } = of(pluginOf(target));
+      if (chosen.size > 0) formData.set("chosen", chosen.size);
+    });
+    return compare;
   }
 
   // ---- the button ------------------------------------------------------------------------
@@ -682,6 +788,7 @@
     show();
   }
 
+  const compareChoices = document.getElementById("gone-letters") ? letterChoices() : () => {};
   theme();
   keys();
   zone();

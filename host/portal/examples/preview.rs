@@ -53,7 +53,7 @@ fn access() -> PortalAccess {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let empty = std::env::args().any(|argument| argument == "empty");
     let still = std::env::args().any(|argument| argument == "still");
-    let views = Arc::new(fake::FakeViews { empty, ..fake::FakeViews::default() });
+    let views = Arc::new(fake::FakeViews { empty, many: 12, ..fake::FakeViews::default() });
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 8788)).await?;
     println!("http://{}", listener.local_addr()?);
     let options = PortalOptions { access: access(), ..PortalOptions::default() };

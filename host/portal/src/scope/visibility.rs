@@ -103,6 +103,11 @@ impl ViewerVisibility {
         matches!(self.viewer, PortalViewer::Everybody)
     }
 
+    /// Whether it is known who asks.
+    pub(crate) fn knows_person(&self) -> bool {
+        self.viewer.name().is_some()
+    }
+
     /// Whether the viewer may see how the controller works.
     pub(crate) async fn is_operators(&self) -> Result<bool, Problem> {
         Ok(self.viewer.has_right(GuardedAct::SeeStatus, "").await?)

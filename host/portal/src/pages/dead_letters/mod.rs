@@ -1,6 +1,7 @@
 //! The page of dead letters, with the form that replays or drops them. It shows no document, and changes only
 //! dead letters.
 
+mod changed_choice;
 mod confirmation;
 mod filter;
 mod section;
@@ -13,9 +14,10 @@ use axum::extract::rejection::FormRejection;
 use axum::http::{HeaderMap, Uri};
 use axum::response::{IntoResponse, Redirect, Response};
 use kubewitness_core::cursor::LetterCursor;
-use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest};
+use kubewitness_core::views::{LetterRecordView, RecordQuery, ReplayRequest, ViewError};
 use maud::{Markup, html};
 
+use self::changed_choice::ChangedChoice;
 use self::confirmation::DropConfirmation;
 use self::filter::LetterFilter;
 use self::section::{LetterBudget, LetterRights, LetterSection};
@@ -23,7 +25,7 @@ use super::parts::{at_text, expect_own_page, grouped_figure, plural_word, render
 use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::frame::PageContent;
 use crate::answer::params::{self, QueryParams};
-use crate::answer::{Problem, ProblemPage};
+use crate::answer::{Problem, ProblemPage, codes};
 use crate::api::authorise_replay;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
@@ -93,6 +95,8 @@ pub(super) async fn page(
     let content = html! {
         div.head { h1 { "Dead letters" } (asked.render_form(&plugins)) }
         @if let Some(text) = done { p.done role="status" { (text) } }
+        // The script says there which of the chosen letters are gone.
+        div #gone-letters role="status" data-own {}
         (render_replays_under_way(replaying, is_cut))
         @if shown.is_empty() { (render_nothing(&asked, is_operators, unseen)) }
         @for section in &shown { (section) }
@@ -212,10 +216,16 @@ pub(super) async fn post_replay(
     let is_unconfirmed = request.is_unconfirmed();
     request.dry_run |= is_unconfirmed;
     let request = authorise_replay(&viewer, act, request).await?;
-    let (word, count) = if drops {
-        ("dropped", app.views.drop_letters(&request).await?.dropped)
-    } else {
-        ("replayed", app.views.replay_letters(&request).await?.replayed)
+    let done = match drops {
+        true => app.views.drop_letters(&request).await.map(|view| ("dropped", view.dropped)),
+        false => app.views.replay_letters(&request).await.map(|view| ("replayed", view.replayed)),
+    };
+    let (word, count) = match done {
+        Err(ViewError::Changed { .. } | ViewError::NotFound { .. }) if !request.seqs.is_empty() => {
+            let visible = ViewerVisibility::new(&app, &viewer);
+            return Ok(ChangedChoice::read(&visible, &request, drops, &asked).await?.refusal());
+        }
+        done => done?,
     };
     if is_unconfirmed && count > 0 {
         let signs = viewer.name().is_none();
@@ -225,6 +235,25 @@ pub(super) async fn post_replay(
     }
     let word = if request.dry_run { "tried" } else { word };
     Ok(Redirect::to(&asked.address_with(word, count)).into_response())
+}
+
+/// A choice is for as many letters as the person saw chosen. If the script's count is not that of the
+/// positions, then positions got lost, and without one the request would be for all letters of the plugin.
+fn confirm_choice(request: &mut ReplayRequest, seen: Option<u64>) -> Result<(), Problem> {
+    request.seqs.sort_unstable();
+    request.seqs.dedup();
+    let count = request.seqs.len() as u64;
+    if let Some(seen) = seen.filter(|seen| *seen != count) {
+        let message = format!(
+            "Nothing was changed: the page showed {seen} chosen dead letters, and its form names {count}."
+        );
+        let hint = "Go back to the dead letters, and choose them again.";
+        return Err(Problem::with_code(codes::CHANGED, message, hint));
+    }
+    if count > 0 {
+        request.exactly = Some(count);
+    }
+    Ok(())
 }
 
 /// The request of a form of the page.
@@ -239,7 +268,7 @@ struct FormRequest {
 
 fn form_request(fields: Vec<(String, String)>) -> Result<FormRequest, Problem> {
     let (mut request, mut drops) = (ReplayRequest { who: "portal".into(), ..Default::default() }, false);
-    let (mut asked, mut on_page) = (LetterFilter::default(), 0);
+    let (mut asked, mut on_page, mut chosen) = (LetterFilter::default(), 0, None);
     for (name, value) in fields {
         match name.as_str() {
             name if asked.take(name, &value) => {}
@@ -250,14 +279,16 @@ fn form_request(fields: Vec<(String, String)>) -> Result<FormRequest, Problem> {
             "drop" => drops = value == "true",
             "seq" => request.seqs.push(params::parse_number("seq", &value)?),
             "exactly" => request.exactly = Some(params::parse_number("exactly", value.trim())?),
+            "chosen" => chosen = Some(params::parse_number("chosen", &value)?),
             "on_page" => on_page = params::parse_number("on_page", &value)?,
             _ => {
-                let hint = "It has plugin, namespace, error, since, until, seq, exactly, on_page, reason, who, dry_run \
-                            and drop.";
+                let hint = "It has plugin, namespace, error, since, until, seq, chosen, exactly, on_page, reason, who, \
+                            dry_run and drop.";
                 return Err(Problem::invalid_request(format!("`{name}` is no field of this form."), hint));
             }
         }
     }
+    confirm_choice(&mut request, chosen)?;
     let of = asked.replay_request();
     let request = ReplayRequest {
         plugin: of.plugin,

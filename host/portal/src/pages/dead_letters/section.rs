@@ -15,7 +15,7 @@ use crate::pages::parts::{
 use crate::scope::{MOST_READ, ViewerVisibility};
 
 /// How many letters of one plugin a page counts and filters.
-const LOOKED: usize = 5_000;
+pub(super) const LOOKED: usize = 5_000;
 /// The same on a page of all plugins, with the number of shown rows.
 const LOOKED_OF_EACH: usize = 500;
 const ROWS_OF_EACH: usize = 100;
@@ -180,15 +180,17 @@ impl LetterSection {
 }
 
 fn render_tools(may: LetterRights, asked: &LetterFilter) -> Markup {
+    // The script writes there how many are chosen.
+    let count = html! { span.count data-own { " " } };
     html! {
         div.replay-tools.above {
             label.grow { span { "Reason" } input name="reason" required maxlength=(REASON_BYTES) placeholder="The database is back" autocomplete="off"; }
             @if may.signs { label { span { "Your name" } input name="who" maxlength=(WHO_BYTES) autocomplete="name"; } }
             @if may.replay {
-                button name="dry_run" value="true" { "Try without changing" }
-                button.strong { "Replay" }
+                button name="dry_run" value="true" { "Try" (count) "without changing" }
+                button.strong { "Replay" (count) }
             }
-            @if may.drop { button name="drop" value="true" { "Drop for good" } }
+            @if may.drop { button name="drop" value="true" { "Drop" (count) "for good" } }
             p.hint {
                 "The buttons take the dead letters that you choose. If you choose none, the next page asks whether you mean all of this plugin"
                 @if asked.narrows_letters() { " that fit the filter" }

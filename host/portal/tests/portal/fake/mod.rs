@@ -35,6 +35,8 @@ pub struct FakeViews {
     pub problems: Vec<String>,
     pub replays: Mutex<Vec<ReplayRequest>>,
     pub drops: Mutex<Vec<ReplayRequest>>,
+    /// Letters that a colleague has dropped.
+    pub gone_letters: Mutex<BTreeSet<Seq>>,
     /// The pause of the plugin `notification`.
     pub paused: Mutex<Option<PausedView>>,
     pub mutes: Mutex<Vec<MuteView>>,
@@ -74,6 +76,7 @@ impl Default for FakeViews {
             problems: Vec::new(),
             replays: Mutex::default(),
             drops: Mutex::default(),
+            gone_letters: Mutex::default(),
             paused: Mutex::default(),
             mutes: Mutex::default(),
             documents: Mutex::default(),
@@ -93,6 +96,18 @@ impl FakeViews {
         let seq = state.seq;
         self.states.lock().unwrap().push(Arc::new(state));
         self.newest.send_replace(seq);
+    }
+
+    /// The number of dead letters that a request selects: those named ones that are still there, or all five
+    /// of a plugin.
+    fn meant(&self, request: &ReplayRequest) -> Result<u64, ViewError> {
+        let gone = self.gone_letters.lock().unwrap();
+        let count = match request.seqs.is_empty() {
+            true => 5,
+            false => request.seqs.iter().filter(|seq| !gone.contains(seq)).count() as u64,
+        };
+        request.check_count(count)?;
+        Ok(count)
     }
 
     async fn check(&self) -> Result<(), ViewError> {
@@ -131,13 +146,6 @@ fn letter(plugin: &str, seq: Seq, error: &str) -> DeadLetterView {
         object,
         phase: "Running".into(),
     }
-}
-
-/// The number of dead letters that a request selects: the named ones, or all five of a plugin.
-fn meant(request: &ReplayRequest) -> Result<u64, ViewError> {
-    let count = if request.seqs.is_empty() { 5 } else { request.seqs.len() as u64 };
-    request.check_count(count)?;
-    Ok(count)
 }
 
 #[async_trait]
@@ -379,7 +387,8 @@ impl Views for FakeViews {
             view.letter.dropped = seq <= self.dropped;
             view
         }));
-        letters.retain(|view| is_meant(view.letter.dropped));
+        let gone = self.gone_letters.lock().unwrap().clone();
+        letters.retain(|view| is_meant(view.letter.dropped) && !gone.contains(&view.letter.seq));
         letters.sort_by_key(|view| (view.letter.plugin.clone(), view.letter.seq));
         letters.retain(|view| !self.empty && plugin.is_none_or(|name| name == view.letter.plugin));
         let place = |view: &DeadLetterView| (view.letter.plugin.clone(), view.letter.seq);
@@ -396,15 +405,18 @@ impl Views for FakeViews {
         if request.plugin != "notification" {
             return Err(no_plugin(&request.plugin));
         }
-        let count = meant(request)?;
+        let count = self.meant(request)?;
         self.replays.lock().unwrap().push(request.clone());
         Ok(ReplayView { replayed: count, who: request.who.clone(), dry_run: request.dry_run })
     }
 
     async fn drop_letters(&self, request: &ReplayRequest) -> Result<DropView, ViewError> {
         self.check().await?;
-        let count = meant(request)?;
+        let count = self.meant(request)?;
         self.drops.lock().unwrap().push(request.clone());
+        if !request.dry_run {
+            self.gone_letters.lock().unwrap().extend(&request.seqs);
+        }
         Ok(DropView { dropped: count, who: request.who.clone(), dry_run: request.dry_run })
     }
 

@@ -1,5 +1,6 @@
 //! Tests of the pages for people: what each shows, and what its forms do.
 
+mod letter_choice;
 mod shared_counts;
 
 use std::collections::BTreeSet;
@@ -693,7 +694,7 @@ async fn letters_that_were_dropped_are_in_nobodys_way_and_the_tools_stand_above_
         );
         let section = page.split("id=\"plugin-audit\"").nth(1).unwrap();
         let places =
-            ["Reason", "Try without changing", "Drop for good", "10 dead letters", "Choose position 5991"]
+            ["Reason", "name=\"dry_run\"", "name=\"drop\"", "10 dead letters", "Choose position 5991"]
                 .map(|words| section.find(words).unwrap());
         assert!(places.is_sorted(), "{places:?}: {section}");
     }
