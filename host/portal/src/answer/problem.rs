@@ -6,7 +6,7 @@ use axum::http::{Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use kubewitness_core::shorten_text;
-use kubewitness_core::views::ViewError;
+use kubewitness_core::views::{ForeignFilter, ViewError};
 use maud::html;
 use serde::Serialize;
 use serde_json::json;
@@ -100,6 +100,13 @@ impl From<ViewError> for Problem {
                 "Try again in a moment; /readyz says whether the controller takes in states.",
             ),
         }
+    }
+}
+
+impl From<ForeignFilter> for Problem {
+    fn from(ForeignFilter { message, parameters, command }: ForeignFilter) -> Self {
+        let hint = format!("Ask for `{parameters}`, or on the command line: `{command}`.");
+        Self::invalid_request(message, hint)
     }
 }
 

@@ -138,6 +138,7 @@ async fn objects(
         limit: Some(limit),
         within: None,
     };
+    scope::check_filters(&app, &query)?;
     let visible = ViewerVisibility::new(&app, &viewer);
     query.within = visible.visible_objects(&query).await?;
     let turn = app.readings.await_turn(viewer.party_of_shares(), limit).await;

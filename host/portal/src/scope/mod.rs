@@ -19,5 +19,5 @@ pub(crate) use lists::MOST_READ;
 pub(crate) use part::VisiblePart;
 pub(crate) use position::{JournalCursor, PositionMatch};
 pub(crate) use shared_status::SharedStatus;
-pub(crate) use sources::{check, describe_witnessed, kind_of};
+pub(crate) use sources::{check, check_filters, describe_witnessed, kind_of};
 pub(crate) use visibility::{AccessVerb, ViewerVisibility};

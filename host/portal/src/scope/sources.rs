@@ -2,6 +2,7 @@
 
 use kubewitness_core::kinds::is_kind;
 use kubewitness_core::ports::WatchedResource;
+use kubewitness_core::views::{ForeignFilter, ObjectQuery};
 
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
@@ -28,6 +29,18 @@ pub(crate) fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -
         }
         None => Ok(()),
     }
+}
+
+/// Refuses a filter that objects of the requested kind, or of the requested source, do not have.
+pub(crate) fn check_filters(app: &PortalApp, query: &ObjectQuery) -> Result<(), ForeignFilter> {
+    query.check_filters()?;
+    let Some(name) = &query.source else { return Ok(()) };
+    let of_source = app.views.watched_resources().into_iter().filter(|watched| watched.source == *name);
+    let mut of_source = of_source.map(|WatchedResource { group, kind, .. }| match group.is_empty() {
+        true => kind,
+        false => format!("{kind}.{group}"),
+    });
+    of_source.try_for_each(|kind| ObjectQuery { kind: Some(kind), ..query.clone() }.check_filters())
 }
 
 fn is_of(source: &WatchedResource, kind: &str) -> bool {

@@ -510,3 +510,37 @@ async fn a_plugin_is_paused_and_resumed_with_a_reason_and_both_are_told() {
     let done = order(resume, json!({"reason": "moved"})).await.json();
     assert_eq!(done, json!({"plugin": "notification", "changed": true}));
 }
+
+#[tokio::test]
+async fn a_filter_that_a_kind_lacks_is_refused_with_what_to_ask_instead() {
+    let portal = portal(FakeViews::default());
+    for (query, wanted, instead) in [
+        ("kind=pods&cause=exit-code", "`pods` have no cause", "kind=jobs&cause=exit-code"),
+        ("source=pods%22%5C&cause=evicted", "`Pod` have no cause", "kind=jobs&cause=evicted"),
+        ("kind=events&was=failed", "Events have no phase", "kind=jobs&was=Failed"),
+        ("kind=nodes&namespace=research", "`nodes` are in no namespace", "kind=nodes"),
+    ] {
+        let answer = get(&portal, &format!("/api/v1/objects?{query}")).await;
+        assert_eq!(answer.status, 400, "{query}: {}", answer.text);
+        let (message, hint) = answer.problem();
+        assert!(message.contains(wanted), "{query}: {message}");
+        assert!(
+            hint.contains(&format!("`{instead}`")) && hint.contains("`kubewitness get "),
+            "{query}: {hint}"
+        );
+    }
+    assert_eq!(get(&portal, "/api/v1/objects?kind=all&cause=exit-code").await.status, 200);
+
+    let page = get(&portal, "/?kind=Pod&cause=exit-code&range=day").await;
+    assert_eq!(page.status, 400);
+    for words in [
+        "Objects of the kind Pod have no cause: the cause of a failed pod is that of its job.",
+        "href=\"/?kind=jobs&amp;cause=exit-code\"",
+        "href=\"/?kind=Pod\"",
+        "<code>kubewitness get jobs --cause exit-code</code>",
+    ] {
+        assert!(page.text.contains(words), "{words} is not in\n{}", page.text);
+    }
+    assert!(!get(&portal, "/?kind=Pod").await.text.contains("name=\"cause\""), "no field asks for it");
+    assert!(get(&portal, "/?kind=Job").await.text.contains("name=\"cause\""));
+}

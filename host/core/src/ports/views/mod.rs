@@ -4,6 +4,7 @@
 //! generated from the doc comments here. These types know no store and no page. [`Views`] returns states that
 //! were not checked for the viewer's rights as raw types, so that a caller can't show them by mistake.
 
+mod foreign_filters;
 mod history;
 mod letters;
 mod objects;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use self::foreign_filters::ForeignFilter;
 pub use self::history::{GapQuery, KindWithin, PoisonQuery, PoisonView, TimelineQuery, TimelineView};
 pub use self::letters::{
     DeadLetterView, DropView, LetterChoice, LetterQuery, LetterRecordView, RecordQuery, ReplayRequest,

@@ -73,8 +73,10 @@ const ENDING: [(&str, &[&str]); 9] = [
 
 /// API groups, each with its kinds that have no cause: they run without end, or their owner is explained
 /// instead.
-const WITHOUT: [(&str, &[&str]); 9] = [
+const WITHOUT: [(&str, &[&str]); 11] = [
     ("", &["Pod", "Event", "Node", "Service", "ConfigMap", "Namespace", "ReplicationController"]),
+    ("", &["Secret", "ServiceAccount", "Endpoints", "LimitRange", "ResourceQuota"]),
+    ("events.k8s.io", &["Event"]),
     ("apps", &["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"]),
     ("batch", &["CronJob"]),
     ("apps.kruise.io", &["AdvancedCronJob"]),

@@ -40,7 +40,7 @@ pub(super) fn render_filters(asked: &JobsQuery, namespaces: &BTreeSet<String>) -
                     }
                 }
             }
-            @if !asked.is_of_events() || asked.cause.is_some() {
+            @if asked.may_have_causes() || asked.cause.is_some() {
                 label { span { "Cause" }
                     select name="cause" {
                         option value="" { "Any" }

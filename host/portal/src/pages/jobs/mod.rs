@@ -6,12 +6,15 @@ mod query;
 pub(super) mod submitting;
 mod table;
 
+use std::collections::BTreeSet;
+
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::kinds;
 use kubewitness_core::ports::WatchedResource;
-use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectQuery};
+use kubewitness_core::views::{ForeignFilter, GoneFilter, ObjectCounts, ObjectQuery};
 use maud::{Markup, html};
 
 use self::form::{counts_bar, past_chip, render_filters};
@@ -29,16 +32,19 @@ pub(super) async fn page(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     uri: Uri,
-) -> Result<PageContent, ProblemPage> {
+) -> Result<Response, ProblemPage> {
     let asked = JobsQuery::read(&uri)?;
     // Read before the objects: changes in between are repeated, and recognized by their position.
     let after = JournalCursor::at_newest(&*app.views).await?.to_string();
     let visible = ViewerVisibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.object_query(now_ms);
+    if let Err(refused) = query.check_filters() {
+        return Ok(refuse_filter(&asked, &refused).into_response());
+    }
     query.within = match visible.visible_objects(&query).await {
         Err(problem) if problem.status == StatusCode::FORBIDDEN => {
-            return Ok(ask_for_namespace(&asked, &problem));
+            return Ok(ask_for_namespace(&asked, &problem).into_response());
         }
         within => within?,
     };
@@ -90,15 +96,16 @@ pub(super) async fn page(
     };
     let page = PageContent::new(title, "/", content);
     if let Some(why) = asked.stillness() {
-        return Ok(page.with_stillness(why));
+        return Ok(page.with_stillness(why).into_response());
     }
-    Ok(page.with_live_news(NewsFilter {
+    let news = NewsFilter {
         after,
         kind: Some(list.shown_kind().to_owned()),
         namespace: asked.namespace.clone(),
         shows_causes: asked.shows_causes(),
         ..NewsFilter::default()
-    }))
+    };
+    Ok(page.with_live_news(news).into_response())
 }
 
 /// Whether people can submit Jobs here.
@@ -152,6 +159,19 @@ async fn count_present(
         }
     }
     Ok(counts)
+}
+
+/// Says what can't be asked of the kind, with the list that can be meant.
+fn refuse_filter(asked: &JobsQuery, refused: &ForeignFilter) -> (StatusCode, PageContent) {
+    let ForeignFilter { message, parameters, command } = refused;
+    let content = html! {
+        div.head { h1 { (asked.kind) } (render_filters(asked, &BTreeSet::new())) }
+        (render_empty(&message.replace('`', ""), &html! {
+            a href={ "/?" (parameters) } { "Show what can be asked for" } ", or "
+            a href={ "/?kind=" (encode(&asked.kind)) } { "all of this kind" } ". On the command line: " code { (command) } "."
+        }))
+    };
+    (StatusCode::BAD_REQUEST, PageContent::new(asked.kind.clone(), "/", content))
 }
 
 /// For a person who may not see all namespaces, if there are too many: they have to name one.

@@ -118,9 +118,13 @@ impl JobsQuery {
         kinds::is_kind("", "Event", &self.kind)
     }
 
+    pub fn may_have_causes(&self) -> bool {
+        outcomes::may_have_causes(&self.kind)
+    }
+
     /// False if the column would be empty. A past moment has no causes.
     pub fn shows_causes(&self) -> bool {
-        outcomes::may_have_causes(&self.kind) && self.at.is_none()
+        self.may_have_causes() && self.at.is_none()
     }
 
     /// Why the list is not updated live; `None` if it shows the present.

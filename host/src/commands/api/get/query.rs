@@ -113,6 +113,10 @@ impl GetQuery {
             details: list.output == GetOutput::Wide || is_of_events(kind),
             ..ObjectQuery::default()
         };
+        query.check_filters().map_err(|refused| {
+            let message = refused.message.trim_end_matches('.');
+            UsageError::error(format!("{message}: use `{}`", refused.command))
+        })?;
         let when = match (at, list.gone) {
             (Some(ms), _) => QueryTime::At(ms),
             _ if list.was.is_some() => QueryTime::InPhase,
@@ -342,6 +346,23 @@ pub(super) mod tests {
         let line = ["kubewitness", "get"].iter().chain(arguments);
         let Command::Get(args) = Cli::parse_from(line).command else { unreachable!("the command is `get`") };
         GetQuery::queries_of_words(&args.kind, &args.name, &args.list)
+    }
+
+    #[test]
+    fn a_filter_that_a_kind_lacks_is_refused_with_the_command_to_use() {
+        for (words, wanted) in [
+            (&["pods", "--cause", "exit-code"][..], "use `kubewitness get jobs --cause exit-code`"),
+            (
+                &["jobs,po", "--cause", "evicted"],
+                "`po` have no cause: the cause of a failed pod is that of its job",
+            ),
+            (&["event/x", "--phase", "Failed"], "Events have no phase"),
+            (&["nodes", "-n", "research"], "are in no namespace: use `kubewitness get nodes`"),
+        ] {
+            let refused = all_asked(words).err().expect("it is refused");
+            assert!(refused.is::<UsageError>() && refused.to_string().contains(wanted), "{refused}");
+        }
+        assert!(all_asked(&["all", "--cause", "evicted", "-n", "research"]).is_ok());
     }
 
     #[test]
