@@ -11,7 +11,6 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::controllers::ControlledCluster;
-use super::job_sets;
 use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
 pub(super) use super::manifests::{MAIN, container, job};
 
@@ -77,18 +76,24 @@ impl<'a> RecordLab<'a> {
         self.create("batch", "jobs", job(name, &spec, &pod)).await
     }
 
-    /// Creates the JobSet that the label is about.
-    pub(super) async fn job_set(&self, job_set: Value) -> Result<()> {
+    /// Creates the object that the label is about, if that is no Job.
+    pub(super) async fn subject(&self, object: Value) -> Result<()> {
+        let text = |field: &str| object[field].as_str().unwrap_or_default().to_owned();
+        let (kind, api) = (text("kind"), text("apiVersion"));
+        let path = format!("/apis/{api}/namespaces/{}/{}s", self.namespace, kind.to_lowercase());
         {
             let mut subject = self.subject.borrow_mut();
-            (subject.kind, subject.group) = ("JobSet".into(), job_sets::GROUP.into());
+            (subject.kind, subject.group) = (kind, api.split('/').next().unwrap_or_default().to_owned());
         }
-        self.write(Method::POST, &job_sets::path(&self.namespace), Some(&job_set)).await.map(drop)
+        self.post(&path, object).await
     }
 
     pub(super) async fn create(&self, group: &str, resource: &str, object: Value) -> Result<()> {
-        let path = self.path(group, resource);
-        self.write(Method::POST, &path, Some(&object)).await.map(drop)
+        self.post(&self.path(group, resource), object).await
+    }
+
+    pub(super) async fn post(&self, path: &str, object: Value) -> Result<()> {
+        self.write(Method::POST, path, Some(&object)).await.map(drop)
     }
 
     pub(super) fn path(&self, group: &str, resource: &str) -> String {
@@ -286,22 +291,29 @@ impl<'a> RecordLab<'a> {
         self.object_until(&format!("pods/{}/{pod}", self.namespace), what, is_so).await
     }
 
+    /// The newest version of some object under this prefix that is so.
+    pub(super) async fn some_until(
+        &self,
+        prefix: &str,
+        what: &str,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let prefix = prefix.replacen('/', &format!("/{}/", self.namespace), 1);
+        until(HAPPENS_WITHIN, what, async || Ok(self.cluster.capture.all(&prefix).into_iter().find(&is_so)))
+            .await
+    }
+
     /// The only pod, which no kubelet has.
     pub(super) async fn unbound_pod(&self) -> Result<String> {
-        let prefix = format!("pods/{}/{JOB}-", self.namespace);
-        let pod = until(HAPPENS_WITHIN, "an unschedulable pod", async || {
-            Ok(self.cluster.capture.all(&prefix).into_iter().find(is_unschedulable))
-        });
-        Ok(pod.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned())
+        let pod = self.some_until(&format!("pods/{JOB}-"), "an unschedulable pod", is_unschedulable).await?;
+        Ok(pod["metadata"]["name"].as_str().unwrap_or_default().to_owned())
     }
 
     /// The pod that the scheduler took from its node.
     pub(super) async fn preempted_pod(&self) -> Result<String> {
-        let prefix = format!("events/{}/{JOB}-", self.namespace);
-        let event = until(HAPPENS_WITHIN, "an event of a preemption", async || {
-            Ok(self.cluster.capture.all(&prefix).into_iter().find(|it| it["reason"] == "Preempted"))
-        });
-        Ok(event.await?["involvedObject"]["name"].as_str().unwrap_or_default().to_owned())
+        let is_it = |event: &Value| event["reason"] == "Preempted";
+        let event = self.some_until(&format!("events/{JOB}-"), "an event of a preemption", is_it).await?;
+        Ok(event["involvedObject"]["name"].as_str().unwrap_or_default().to_owned())
     }
 
     pub(super) async fn running_other(&self, job: &str) -> Result<()> {
@@ -310,21 +322,14 @@ impl<'a> RecordLab<'a> {
     }
 
     pub(super) async fn event(&self, reason: &str) -> Result<()> {
-        let prefix = format!("events/{}/", self.namespace);
-        until(HAPPENS_WITHIN, &format!("an event {reason}"), async || {
-            Ok(self.cluster.capture.all(&prefix).iter().any(|it| it["reason"] == reason).then_some(()))
-        })
-        .await
+        let is_it = |event: &Value| event["reason"] == reason;
+        self.some_until("events/", &format!("an event {reason}"), is_it).await.map(drop)
     }
 
     /// The first Job that a CronJob makes is the one that the label is about.
     pub(super) async fn first_job(&self) -> Result<()> {
-        let prefix = format!("jobs/{}/", self.namespace);
-        let job = until(HAPPENS_WITHIN, "a Job of a CronJob", async || {
-            Ok(self.cluster.capture.all(&prefix).into_iter().next())
-        });
-        self.subject.borrow_mut().name =
-            job.await?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let job = self.some_until("jobs/", "a Job of a CronJob", |_| true).await?;
+        self.subject.borrow_mut().name = job["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         Ok(())
     }
 
@@ -339,14 +344,6 @@ impl<'a> RecordLab<'a> {
         self.create("", "configmaps", mark).await?;
         let mark = format!("configmaps/{}/{MARK}", self.namespace);
         self.object_until(&mark, "to be told", |_| true).await?;
-        let parts = [
-            format!("jobs/{}/", self.namespace),
-            format!("pods/{}/", self.namespace),
-            format!("events/{}/", self.namespace),
-            format!("cronjobs/{}/", self.namespace),
-            format!("workloads/{}/", self.namespace),
-            format!("jobsets/{}/", self.namespace),
-        ];
         let nodes = self.nodes.borrow();
         let changes = self.cluster.capture.changes(|change| {
             let of_node = |node: &String| {
@@ -354,7 +351,7 @@ impl<'a> RecordLab<'a> {
                     || (change.key.starts_with("events/")
                         && change.document["involvedObject"]["name"] == node.as_str())
             };
-            parts.iter().any(|part| change.key.starts_with(part)) || nodes.iter().any(of_node)
+            is_told_of(&change.key, &self.namespace) || nodes.iter().any(of_node)
         });
         let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
         expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
@@ -369,6 +366,12 @@ pub(super) fn has_condition(object: &Value, kind: &str) -> bool {
 
 fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
     object["status"]["conditions"].as_array().into_iter().flatten()
+}
+
+/// Whether a history has this object. The mark of its end is a ConfigMap.
+fn is_told_of(key: &str, namespace: &str) -> bool {
+    let (resource, name) = key.split_once('/').unwrap_or_default();
+    resource != "configmaps" && name.strip_prefix(namespace).is_some_and(|name| name.starts_with('/'))
 }
 
 fn is_unschedulable(pod: &Value) -> bool {

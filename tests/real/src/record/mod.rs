@@ -8,10 +8,10 @@
 mod capture;
 mod cases;
 mod controllers;
-mod job_sets;
 mod kubelet;
 mod lab;
 mod manifests;
+mod operators;
 mod play;
 
 use std::fs;
@@ -25,14 +25,14 @@ use kubewitness_causes::{HistoryHeader, RecordedHistory, check_label, is_held_ou
 use kubewitness_harness::Scratch;
 
 use crate::cluster::ServerPrograms;
-use cases::Case;
+use cases::{Case, CaseGroup};
 use controllers::ControlledCluster;
-use job_sets::JobSetController;
 use lab::{RecordLab, Recording};
+use operators::RunningOperators;
 pub use play::{PlayOptions, play};
 
 /// A file that is larger is no test that a person reads.
-const LARGEST: usize = 120_000;
+const LARGEST: usize = 140_000;
 
 /// Runs the cases whose names contain one of `only`, or all, and writes their histories into the folder. A case that
 /// fails leaves the file of an earlier recording as it is, and fails the run.
@@ -45,35 +45,25 @@ pub async fn record_histories(
     let begun = Instant::now();
     let is_wanted =
         |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part.as_str()));
-    let mut chosen: Vec<Case> = cases::all().into_iter().filter(is_wanted).collect();
-    let job_sets: Vec<Case> = cases::of_job_sets().into_iter().filter(is_wanted).collect();
-    ensure!(!chosen.is_empty() || !job_sets.is_empty(), "no case has a name with {}", only.join(" or "));
+    let mut groups = cases::groups();
+    for group in &mut groups {
+        group.cases.retain(is_wanted);
+    }
+    groups.retain(|group| !group.cases.is_empty());
+    ensure!(!groups.is_empty(), "no case has a name with {}", only.join(" or "));
+    let needed = groups.iter().flat_map(|group| group.needs).copied().collect();
     let cluster = ControlledCluster::start(programs, scratch).await?;
-    let controller = match job_sets.is_empty() {
-        true => None,
-        false => Some(JobSetController::start(&cluster.api, programs).await?),
-    };
-    chosen.extend(job_sets);
-    let mut runs: FuturesUnordered<_> =
-        chosen.iter().map(|case| async { (case.name, record(case, &cluster, folder).await) }).collect();
-    let (mut recorded, mut failed) = (0, Vec::new());
-    while let Some((name, result)) = runs.next().await {
-        match result {
-            Ok(size) => {
-                recorded += 1;
-                eprintln!("real: {name}: {size} bytes after {} s", begun.elapsed().as_secs());
-            }
-            Err(error) => {
-                eprintln!("real: {name} FAILED: {error:#}");
-                failed.push(name);
-            }
-        }
+    let mut operators = RunningOperators::start(&needed, &cluster.api, programs).await?;
+    let (later, first): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.has_pods_deadline);
+    let mut recorder = HistoryRecorder { cluster: &cluster, folder, begun, recorded: 0, failed: Vec::new() };
+    recorder.record_all(&first).await;
+    if !later.is_empty() {
+        operators.set_pods_deadline().await?;
+        recorder.record_all(&later).await;
     }
-    drop(runs);
+    let HistoryRecorder { recorded, failed, .. } = recorder;
     let refused = cluster.fleet.refused();
-    if let Some(controller) = controller {
-        controller.stop().await?;
-    }
+    operators.stop().await?;
     cluster.stop().await?;
     eprintln!("real: {recorded} histories in {} s", begun.elapsed().as_secs());
     ensure!(refused.is_empty(), "writes of kubelets were refused: {}", refused.join("; "));
@@ -81,6 +71,36 @@ pub async fn record_histories(
         bail!("{} cases were not recorded: {}", failed.len(), failed.join(", "));
     }
     Ok(())
+}
+
+/// What one run has recorded so far.
+struct HistoryRecorder<'a> {
+    cluster: &'a ControlledCluster,
+    folder: &'a Path,
+    begun: Instant,
+    recorded: usize,
+    failed: Vec<&'static str>,
+}
+
+impl HistoryRecorder<'_> {
+    /// All at once: each has a namespace of its own.
+    async fn record_all(&mut self, groups: &[CaseGroup]) {
+        let cases = groups.iter().flat_map(|group| &group.cases);
+        let mut runs: FuturesUnordered<_> =
+            cases.map(|case| async { (case.name, record(case, self.cluster, self.folder).await) }).collect();
+        while let Some((name, result)) = runs.next().await {
+            match result {
+                Ok(size) => {
+                    self.recorded += 1;
+                    eprintln!("real: {name}: {size} bytes after {} s", self.begun.elapsed().as_secs());
+                }
+                Err(error) => {
+                    eprintln!("real: {name} FAILED: {error:#}");
+                    self.failed.push(name);
+                }
+            }
+        }
+    }
 }
 
 async fn record(case: &Case, cluster: &ControlledCluster, folder: &Path) -> Result<usize> {

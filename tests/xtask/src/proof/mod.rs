@@ -5,6 +5,7 @@
 //! for each.
 
 pub mod real;
+mod servers;
 
 use std::process::ExitCode;
 

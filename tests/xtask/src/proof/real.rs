@@ -1,32 +1,35 @@
 //! `cargo xtask real`: builds real Kubernetes servers from their Go modules, and proves the promises against
 //! them. With `--peers` it runs other ways of watching beside the controller, and writes the page about what
-//! they miss. With
-//! `--record` it records labelled histories of Jobs instead, for which it also builds Kubernetes'
-//! controllers. So does
-//! `cargo xtask playground --real`.
-//!
-//! `tests/real/modules` has a Go module for each program, or for each minor version of Kubernetes, because
-//! their dependencies exclude each other. A module pins its dependencies by version and hash. The results
-//! stay in `target/real`, with a copy of the module's file, and are built again when that file changes.
+//! they miss. With `--record` it records labelled histories of Jobs instead, for which it also builds
+//! Kubernetes' controllers, and those of other projects. `cargo xtask playground --real` needs Kubernetes'
+//! controllers, too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use super::servers::{GoBuild, GoModule, OperatorModule, copy_definitions, ensure_built, folder};
 use crate::build::plugins::PluginProfile;
 use crate::build::{self, HostBuild, cargo, check, root, step};
 use crate::measure::peer;
 use crate::run::{self, SEED};
-use crate::services::{self, apt};
+use crate::services;
 
-const MODULES: &str = "tests/real/modules";
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
-/// The controller of JobSets, for the recorder.
-const JOB_SETS: GoModule = GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] };
-/// The file of the module that the recorder passes to the API server.
-const JOB_SETS_DEFINITION: &str = "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml";
+/// Controllers of kinds that are not Kubernetes' own, for the recorder.
+const OPERATORS: [OperatorModule; 2] = [
+    OperatorModule {
+        module: GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] },
+        path: "sigs.k8s.io/jobset",
+        definitions: "config/components/crd/bases",
+    },
+    OperatorModule {
+        module: GoModule { name: "kueue", programs: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
+        path: "sigs.k8s.io/kueue",
+        definitions: "config/components/crd/bases",
+    },
+];
 /// Other ways of watching, in Go.
 const PEERS: GoModule = GoModule { name: "peers", programs: &[("peers", ".")] };
 /// The page about what they miss.
@@ -44,15 +47,6 @@ const REQUIRED_IN_CI: &str = "1";
 /// How many faults CI has time for. They are always the same, so that a failure comes from the change.
 const FAULTS_IN_CI: &str = "6";
 const SEED_IN_CI: &str = "1";
-/// The words before the version in the module's file.
-const REQUIRED: &str = "k8s.io/kubernetes v";
-
-struct GoModule {
-    name: &'static str,
-    /// The name of each program here, and its package.
-    programs: &'static [(&'static str, &'static str)],
-}
-
 /// The programs that the recorder runs beside the servers, from the same module.
 const CONTROLLERS: [(&str, &str); 2] = [
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
@@ -66,12 +60,6 @@ const CONTROLLERS_BUILT_OF: &str = "controllers-built-of";
 
 const fn of_kubernetes(name: &'static str) -> GoModule {
     GoModule { name, programs: &[("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver")] }
-}
-
-impl GoModule {
-    fn minor(&self) -> &'static str {
-        self.name.trim_start_matches("kubernetes-")
-    }
 }
 
 pub fn command(args: &[String]) -> Result<ExitCode> {
@@ -131,34 +119,6 @@ fn reason_to_skip(built: Result<()>, wanted: &str) -> Result<Option<String>> {
         Ok(()) => Ok(None),
         Err(why) if wanted == REQUIRED_IN_CI => Err(why.context("nothing may be skipped in CI")),
         Err(why) => Ok(Some(format!("{why:#}"))),
-    }
-}
-
-/// How Go is called.
-struct GoBuild<'a> {
-    go: &'a Path,
-    is_beside_tests: bool,
-}
-
-impl<'a> GoBuild<'a> {
-    fn alone(go: &'a Path) -> Self {
-        Self { go, is_beside_tests: false }
-    }
-
-    fn beside_tests(go: &'a Path) -> Self {
-        Self { go, is_beside_tests: true }
-    }
-
-    fn command(&self, source: &Path) -> Command {
-        let build = peer::go_build(self.go, source);
-        if !self.is_beside_tests {
-            return build;
-        }
-        let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
-        // One package at a time, so that the memory of the linker and the compilers is bounded.
-        command.args(["-p", "1"]).current_dir(source);
-        command
     }
 }
 
@@ -297,8 +257,10 @@ fn record(cases: &[String]) -> Result<ExitCode> {
         ensure_built(&go, needed, needed.programs, BUILT_OF)?;
     }
     ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
-    ensure_built(&go, &JOB_SETS, JOB_SETS.programs, BUILT_OF)?;
-    copy_of_module(&go, &JOB_SETS, "sigs.k8s.io/jobset", JOB_SETS_DEFINITION)?;
+    for operator in &OPERATORS {
+        ensure_built(&go, &operator.module, operator.module.programs, BUILT_OF)?;
+        copy_definitions(&go, operator)?;
+    }
     step("building the recorder");
     let mut suite = bound_suite()?;
     suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
@@ -337,86 +299,9 @@ fn of_minor(minor: &str) -> Result<&'static GoModule> {
     })
 }
 
-fn folder() -> PathBuf {
-    build::target().join("real")
-}
-
-/// Builds these programs of a module, unless they were built from its present files. `note` names the file
-/// that records it.
-fn ensure_built(go: &GoBuild<'_>, module: &GoModule, programs: &[(&str, &str)], note: &str) -> Result<()> {
-    let source = root().join(MODULES).join(module.name);
-    let read = |name: &str| {
-        let path = source.join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
-    };
-    let (pinned, sums) = (read("go.mod")?, read("go.sum")?);
-    // A module may have a program of its own in addition to those that it pins.
-    let own = read("main.go").unwrap_or_default();
-    let (target, stamp) = (folder_of(module), pinned.clone() + &sums + &own);
-    let note = target.join(note);
-    if std::fs::read_to_string(&note).is_ok_and(|of| of == stamp) {
-        return Ok(());
-    }
-    std::fs::create_dir_all(&target).with_context(|| format!("making {}", target.display()))?;
-    for (program, package) in programs {
-        step(&format!("building {program} of {}", module.name));
-        let begun = Instant::now();
-        let mut command = go.command(&source);
-        command.args(["-ldflags", &linker_flags(&pinned)?]).env("CGO_ENABLED", "0");
-        apt::run(command.arg("-o").arg(target.join(program)).arg(package))?;
-        let size = target.join(program).metadata().context("what was built")?.len();
-        step(&format!("{program}: {} s, {} MB", begun.elapsed().as_secs(), size / 1_000_000));
-    }
-    std::fs::write(&note, stamp).with_context(|| format!("writing {}", note.display()))
-}
-
-/// Copies a file of a pinned module into the folder of the programs built from it.
-fn copy_of_module(go: &GoBuild<'_>, module: &GoModule, package: &str, file: &str) -> Result<()> {
-    let source = root().join(MODULES).join(module.name);
-    let mut list = Command::new(go.go);
-    list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", package]).current_dir(source);
-    let output = list.output().context("starting go")?;
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        bail!("`go list` does not find {package} ({}): {}", output.status, why.trim());
-    }
-    let folder = String::from_utf8(output.stdout).context("the folder of a module")?;
-    let from = Path::new(folder.trim()).join(file);
-    let name = from.file_name().with_context(|| format!("{file} names no file"))?;
-    // Files in the module cache are read-only, so their rights are not copied.
-    let text = std::fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
-    let to = folder_of(module).join(name);
-    std::fs::write(&to, text).with_context(|| format!("writing {}", to.display()))
-}
-
-fn folder_of(module: &GoModule) -> PathBuf {
-    folder().join(module.name)
-}
-
-/// Flags with the version that a Kubernetes server reports to its clients. Without them it reports one that
-/// clients refuse.
-fn linker_flags(pinned: &str) -> Result<String> {
-    let small = "-s -w".to_owned();
-    let Some((_, rest)) = pinned.split_once(REQUIRED) else { return Ok(small) };
-    let version = rest.split_whitespace().next().unwrap_or_default();
-    let mut parts = version.split('.');
-    let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
-        bail!("`{REQUIRED}{version}` is no version");
-    };
-    let of = "-X k8s.io/component-base/version";
-    Ok(format!("{small} {of}.gitVersion=v{version} {of}.gitMajor={major} {of}.gitMinor={minor}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_server_says_the_version_that_its_module_pins() {
-        let flags = linker_flags("require (\n\tk8s.io/kubernetes v1.36.3\n)").expect("a version");
-        assert!(flags.contains("gitVersion=v1.36.3 ") && flags.ends_with("gitMinor=36"), "{flags}");
-        assert_eq!(linker_flags("require go.etcd.io/etcd/server/v3 v3.6.16").expect("none"), "-s -w");
-    }
 
     #[test]
     fn in_ci_servers_that_were_not_built_are_skipped_unless_they_are_required() {
@@ -432,8 +317,9 @@ mod tests {
 
     #[test]
     fn each_module_pins_what_is_built_of_it() {
-        for module in KUBERNETES.iter().chain([&ETCD, &JOB_SETS]) {
-            let file = root().join(MODULES).join(module.name).join("go.mod");
+        let operators = OPERATORS.iter().map(|operator| &operator.module);
+        for module in KUBERNETES.iter().chain([&ETCD]).chain(operators) {
+            let file = module.source().join("go.mod");
             let pinned = std::fs::read_to_string(&file).expect("a module");
             let is_kubernetes = module.name.starts_with("kubernetes-");
             let controllers = CONTROLLERS.iter().filter(|_| is_kubernetes);

@@ -45,7 +45,7 @@ fn job_set(restarts: u64) -> Value {
 
 async fn succeeds(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(0)));
-    lab.job_set(job_set(0)).await?;
+    lab.subject(job_set(0)).await?;
     lab.finished().await?;
     Ok(Expected::new(Cause::None, Outcome::Succeeded))
 }
@@ -56,7 +56,7 @@ async fn fails(lab: &RecordLab<'_>, exit: ContainerExit, cause: Cause) -> Result
         SECOND => PodScript::exits(MAIN, 2_500, exit.clone()),
         _ => PodScript::endless(),
     });
-    lab.job_set(job_set(0)).await?;
+    lab.subject(job_set(0)).await?;
     lab.finished().await?;
     let pod = lab.pod_of_job(SECOND).await?;
     Ok(Expected::new(cause, Outcome::Failed).ended(&pod.name, MAIN, code).node(&pod.node))
@@ -68,7 +68,7 @@ async fn restarts(lab: &RecordLab<'_>) -> Result<Expected> {
         (_, 0) => PodScript::endless(),
         _ => PodScript::exits(MAIN, 1_500, ContainerExit::code(0)),
     });
-    lab.job_set(job_set(1)).await?;
+    lab.subject(job_set(1)).await?;
     lab.finished().await?;
     let pod = lab.pod_of_job(SECOND).await?;
     let expected = Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::ExitCode]);

@@ -4,6 +4,7 @@ mod containers;
 mod disruptions;
 mod exits;
 mod job_sets;
+mod kueue;
 mod people;
 mod policies;
 mod waiting;
@@ -15,6 +16,7 @@ use anyhow::Result;
 use kubewitness_causes::Expected;
 
 use super::lab::RecordLab;
+use super::operators::OperatorKind;
 
 type CaseRun<'a> = Pin<Box<dyn Future<Output = Result<Expected>> + 'a>>;
 
@@ -33,6 +35,15 @@ const fn case(
     Case { name, scenario, run }
 }
 
+/// Cases that need the same controllers beside Kubernetes' own.
+pub(super) struct CaseGroup {
+    pub(super) needs: &'static [OperatorKind],
+    /// They need a Kueue that takes Jobs back whose pods are not ready in time.
+    pub(super) has_pods_deadline: bool,
+    pub(super) cases: Vec<Case>,
+}
+
+/// Those that Kubernetes' own controllers suffice for.
 pub(super) fn all() -> Vec<Case> {
     let groups = [
         exits::cases(),
@@ -45,7 +56,12 @@ pub(super) fn all() -> Vec<Case> {
     groups.into_iter().flatten().collect()
 }
 
-/// They need the controller of JobSets.
-pub(super) fn of_job_sets() -> Vec<Case> {
-    job_sets::cases()
+pub(super) fn groups() -> Vec<CaseGroup> {
+    let group = |needs, cases| CaseGroup { needs, has_pods_deadline: false, cases };
+    vec![
+        group(&[], all()),
+        group(&[OperatorKind::JobSets], job_sets::cases()),
+        group(&[OperatorKind::Kueue], kueue::cases()),
+        CaseGroup { has_pods_deadline: true, ..group(&[OperatorKind::Kueue], kueue::cases_with_deadline()) },
+    ]
 }
