@@ -37,9 +37,8 @@ pub use access::{
     SESSION_KEY_BYTES, TrustedProxy, WeakSecret, current_party,
 };
 use answer::{etag, frame, problem};
-use app::PortalApp;
+use app::{PortalApp, SharedStatus};
 pub use options::{PortalError, PortalOptions};
-use scope::SharedStatus;
 pub use serve::{CertificateError, ListenerBounds, ListenerTraffic, TlsFiles, listen_on};
 use serve::{ListenerTerms, TlsListener};
 

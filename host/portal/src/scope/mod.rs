@@ -9,7 +9,6 @@
 mod lists;
 mod part;
 mod position;
-mod shared_status;
 mod sources;
 mod status;
 mod stories;
@@ -18,6 +17,5 @@ mod visibility;
 pub(crate) use lists::MOST_READ;
 pub(crate) use part::VisiblePart;
 pub(crate) use position::{JournalCursor, PositionMatch};
-pub(crate) use shared_status::SharedStatus;
 pub(crate) use sources::{check, check_filters, describe_witnessed, kind_of};
 pub(crate) use visibility::{AccessVerb, ViewerVisibility};

@@ -20,8 +20,7 @@ use kubewitness_core::{Change, Gap, ObjectRef, Seq};
 use crate::access::ages::NamespaceAges;
 use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
 use crate::answer::{Problem, codes};
-use crate::app::PortalApp;
-use crate::scope::SharedStatus;
+use crate::app::{PortalApp, SharedStatus};
 use crate::serve::ReadingRoom;
 
 /// How many namespaces are checked for one answer. A person who may see more of them, but not all, has to
