@@ -102,7 +102,16 @@
   // Between two looks; and a look takes at most a quarter of the time, so that a slow server is asked less often.
   const PAUSE = 1000;
   const SHARE = 4;
+  const MOST = 30000;
   const AFTER_FAILURE = 5000;
+  // A server that takes longer may be gone without a word: the page says so, and asks anew after a while. It gives up by
+  // itself within 15 seconds.
+  const LONG = 3000;
+  const TOO_LONG = 20000;
+  // A page that is told of news is looked at now and then without any: nothing else shows that the server is gone.
+  const QUIET_SECONDS = 30;
+  // The stream tells how far it is every second.
+  const SILENCE = 5000;
   // What plugins make of a state comes after it.
   const AFTERMATH = [2500, 6000];
 
@@ -306,8 +315,11 @@
     const read = async () => {
       const headers = { "kubewitness-content": "again" };
       if (tag) headers["if-none-match"] = tag;
-      const answer = await fetch(location.href, { headers, cache: "no-store" });
-      if (answer.redirected) return say.elsewhere(answer.url);
+      const answer = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(TOO_LONG) });
+      if (answer.redirected) {
+        say.elsewhere(answer.url);
+        return null;
+      }
       if (answer.status !== 304 && !answer.ok) throw new Error(`the server answers ${answer.status}`);
       const found = { late: new Set(), changed: [] };
       if (answer.status !== 304) {
@@ -328,22 +340,30 @@
         isLate = found.late.size > 0;
         tag = isLate ? "" : answer.headers.get("etag") || "";
       }
-      say.done(found.late.has("text is selected") ? "text is selected" : "", pause);
-      return answer.headers.get("kubewitness-position");
+      const late = found.late.has("text is selected") ? "text is selected" : "";
+      return { late, position: answer.headers.get("kubewitness-position") };
     };
     const look = async () => {
       [timer, due, last] = [0, Infinity, performance.now()];
-      let least = PAUSE;
+      const next = (least) => Math.min(MOST, Math.max(least, SHARE * (performance.now() - last)));
+      const slow = setTimeout(() => say.failed("the server has not answered yet"), Math.max(LONG, (2 * pause) / SHARE));
       try {
-        return await read();
+        const seen = await read();
+        pause = next(PAUSE);
+        // Somebody who was signed out has been led elsewhere.
+        if (!seen) return null;
+        say.done(seen.late, pause, seen.position);
+        return seen.position;
       } catch (error) {
         tag = "";
-        say.failed(error instanceof TypeError ? "the server does not answer" : error.message);
+        const isAway = error instanceof TypeError || error.name === "TimeoutError";
+        say.failed(isAway ? "the server does not answer" : error.message);
         // A server in trouble is asked less often, whoever asks.
-        least = AFTER_FAILURE;
-        soon(least);
+        pause = next(AFTER_FAILURE);
+        soon(AFTER_FAILURE);
+        return null;
       } finally {
-        pause = Math.max(least, SHARE * (performance.now() - last));
+        clearTimeout(slow);
       }
     };
     const now = () => {
@@ -526,16 +546,17 @@
     // An event's id is for the server alone. Positions are compared.
     let last = { id: live.dataset.after, seq: parseInt(live.dataset.after, 10) };
     let looking = null;
-    let lead = null;
+    let [lead, restart] = [null, null];
     let [stream, trouble, waits] = ["opening", "", ""];
 
     const lost = () => (["open", "opening"].includes(stream) ? trouble || waits : "the connection is lost");
     const button = indicator(lost, { leave: () => leave(), comeBack: () => comeBack() });
     const { show } = button;
     const renew = renewal({
-      done: (late, pause) => {
+      done: (late, pause, position) => {
         [trouble, waits] = ["", late];
         button.setPace(pause);
+        checkStream(parseInt(position, 10));
       },
       failed: (why) => {
         trouble = why;
@@ -548,6 +569,14 @@
     // A page that is left for another one is not led elsewhere by the end of its session.
     let isLeft = false;
     const elsewhere = (address) => !isLeft && button.isLookedAt() && signIn(address);
+
+    // A connection may be dead without an error, after a sleep or behind a router. Then the page knows of states that the
+    // stream has not told, and it tells nothing more.
+    const checkStream = (seen) => {
+      const before = last.seq;
+      if (!restart || !(seen > before)) return;
+      setTimeout(() => restart && last.seq === before && restart(), SILENCE);
+    };
 
     const take = ({ type, id, seq, data }) => {
       if (type === "state" && seq > last.seq) {
@@ -599,16 +628,19 @@
           clearTimeout(again);
           source.close();
         };
+        restart = () => {
+          close();
+          open();
+        };
         // A page that lacks older states gets them. The others know by their positions that they have them.
         lead = (position) => {
           if (position.seq >= from.seq) return tell({ type });
-          close();
           from = position;
-          open();
+          restart();
         };
         signal.addEventListener("abort", () => {
           close();
-          lead = null;
+          [lead, restart] = [null, null];
           done();
         });
         open();
@@ -712,7 +744,7 @@
   function keepUp() {
     const region = document.querySelector("[data-live]");
     const renew = live.dataset.after === undefined ? figures() : news();
-    if (region.dataset.refresh) setInterval(renew.soon, Number(region.dataset.refresh) * 1000, 0);
+    setInterval(renew.soon, Number(region.dataset.refresh || QUIET_SECONDS) * 1000, 0);
     setInterval(tick, 1000);
     // The page keeps its place by itself; a browser that did so as well would move it twice.
     document.documentElement.style.overflowAnchor = "none";

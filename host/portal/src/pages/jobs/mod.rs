@@ -57,7 +57,11 @@ pub(super) async fn page(
     };
     let not_ready = visible.not_ready().await?;
     let is_operators = visible.is_operators().await?;
-    let now_held = if is_operators { app.views.retention_holds() } else { Vec::new() };
+    // The notices have those of the status.
+    let now_held = match is_operators && status.held.is_empty() {
+        true => app.views.retention_holds(),
+        false => Vec::new(),
+    };
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
     let watched = app.views.watched_resources();
     let kind = page.objects.first().map(|view| view.object.kind.clone());

@@ -870,6 +870,7 @@ async fn what_keeps_retention_from_going_on_is_on_the_first_page_with_what_to_do
     for address in ["/", "/plugins", "/sources"] {
         let page = get(&held, address).await;
         check_page(&page, address);
+        assert_eq!(page.text.matches("Retention of jobs").count(), 1, "{address} says it once");
         let (_, notice) =
             page.text.split_once("<b>Retention of jobs. </b>").unwrap_or_else(|| panic!("{address}"));
         let (notice, _) = notice.split_once("</p>").unwrap();
