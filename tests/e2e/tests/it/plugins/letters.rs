@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::StatusView;
 use kubewitness_harness::{
     Kubewitness, RunOptions, Scratch, Simulator, command, command_json, in_scratch, until,
@@ -342,10 +342,64 @@ async fn an_open_page_of_dead_letters_follows_and_keeps_what_was_chosen_and_type
         let kept = "return [window.isSame, of('[name=seq]').checked, of('[name=reason]').value]";
         let kept = browser.script(&format!("{form} {kept}")).await?;
         ensure!(kept == json!([true, true, "mended"]), "{kept}");
+        a_chosen_letter_goes(&browser, &format!("http://{}", run.address())).await?;
         browser.close().await?;
         run.stop().await
     })
     .await;
+}
+
+/// A colleague drops one of two chosen letters. The page says which, and its buttons take the other one; once nothing is
+/// left of the choice, they take nothing.
+async fn a_chosen_letter_goes(browser: &Browser, portal: &str) -> Result<()> {
+    let form = "const form = document.querySelector('form.replay'); const of = (it) => form.querySelector(it); \
+        const chosen = [...form.querySelectorAll('[name=seq]:checked')].map((box) => box.value);";
+    let choose = "const other = form.querySelectorAll('[name=seq]')[1]; other.click(); \
+        return [of('[name=seq]').value, other.value, of('[name=drop]').textContent]";
+    let seqs = browser.script(&format!("{form} {choose}")).await?;
+    ensure!(seqs[2] == "Drop 2 for good", "{seqs}");
+    let drop = async |seq: &Value| {
+        let seq = seq.as_str().context("a position")?;
+        let drop = [
+            "deadletters",
+            "drop",
+            "--server",
+            portal,
+            "--plugin",
+            "probe",
+            "--seq",
+            seq,
+            "--reason",
+            "mine",
+        ];
+        let (code, _, stderr) = command(&drop).await?;
+        ensure!(code == Some(0), "{stderr}");
+        Ok(())
+    };
+    drop(&seqs[1]).await?;
+    let shown =
+        "return [document.getElementById('gone-letters').innerText, chosen, of('[name=drop]').textContent]";
+    let gone = format!(
+        "1 of the 2 dead letters that you chose is gone (position {})",
+        seqs[1].as_str().unwrap_or("?")
+    );
+    let told = until(WITHIN, "the page to say what is gone", async || {
+        let shown = browser.script(&format!("{form} {shown}")).await?;
+        Ok(shown[0].as_str().is_some_and(|told| told.contains(&gone)).then_some(shown))
+    });
+    let told = told.await?;
+    ensure!(told[1] == json!([seqs[0]]) && told[2] == "Drop 1 for good", "{told}");
+
+    drop(&seqs[0]).await?;
+    let left = format!("{form} return [chosen, of('[name=drop]').getAttribute('aria-disabled')]");
+    let none = async || Ok((browser.script(&left).await? == json!([[], "true"])).then_some(()));
+    until(WITHIN, "the choice to be gone", none).await?;
+    let pressed = format!(
+        "{form} of('[name=drop]').click(); return [document.activeElement.textContent, location.pathname]"
+    );
+    let pressed = browser.script(&pressed).await?;
+    ensure!(pressed == json!(["OK", "/deadletters"]), "{pressed}");
+    Ok(())
 }
 
 /// A click without a choice asks for the number of dead letters, and another number changes nothing.

@@ -42,6 +42,87 @@ async fn a_page_that_was_hidden_reads_nothing_of_what_came_meanwhile_one_by_one(
     .await;
 }
 
+#[tokio::test]
+async fn a_page_whose_stream_is_dead_without_an_error_opens_another_one() {
+    if !has_driver("windows::a_page_whose_stream_is_dead").await {
+        return;
+    }
+    in_scratch("windows-dead-stream", async |scratch| {
+        at_a_playground(scratch, &FEW, async |_, portal| dead_stream(scratch, portal).await).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_page_of_figures_pauses_and_keeps_the_card_that_its_reader_works_in() {
+    if !has_driver("windows::a_page_of_figures_pauses").await {
+        return;
+    }
+    in_scratch("windows-figures", async |scratch| {
+        at_a_playground(scratch, &FEW, async |_, portal| figures(scratch, portal).await).await
+    })
+    .await;
+}
+
+/// The first stream gives nothing any more, as after a sleep or behind a router that has forgotten it.
+async fn dead_stream(scratch: &Scratch, portal: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let note = "window.opened = []; const Source = EventSource; \
+        window.EventSource = class extends Source { \
+            constructor(url) { super(url); opened.push(this); } \
+            addEventListener(type, heard) { super.addEventListener(type, (event) => this.isDead || heard(event)); } };";
+    browser.before_each_page(note).await?;
+    open_live(&browser, portal).await?;
+    browser.script("opened[0].isDead = true").await?;
+    let another = async || Ok((browser.script("return opened.length").await? == 2).then_some(()));
+    until(WITHIN, "another stream", another).await?;
+    let closed = browser.script("return opened[0].readyState === EventSource.CLOSED").await?;
+    ensure!(closed == true, "the dead stream is closed");
+    changes_by_itself(&browser).await?;
+    browser.close().await
+}
+
+async fn figures(scratch: &Scratch, portal: &str) -> Result<()> {
+    let browser = Browser::start(scratch.path()).await?;
+    let cards = "return [...document.querySelectorAll('article')].map((card) => card.dataset.key)";
+    let all = async || {
+        browser.open(&format!("{portal}/plugins")).await?;
+        Ok(browser.script(cards).await?.as_array().filter(|all| all.len() == 3).cloned())
+    };
+    let all = until(WITHIN, "three plugins", all).await?;
+    // A plugin goes while its reader has opened its card and works in it.
+    let hide = "window.hides = true; const ask = window.fetch; \
+        window.fetch = async (address, asked) => { delete asked.headers['if-none-match']; \
+            const answer = await ask(address, asked); \
+            const page = new DOMParser().parseFromString(await answer.text(), 'text/html'); \
+            if (window.hides) page.querySelectorAll('article')[1].remove(); \
+            return new Response(page.querySelector('main').outerHTML); }; \
+        const card = document.querySelectorAll('article')[1]; card.querySelector('details').open = true; \
+        card.querySelector('summary').focus();";
+    browser.script(hide).await?;
+    let leaves = "const card = document.querySelector('article.leaves'); \
+        return card && [card.dataset.key, card.querySelector('details').open, card.contains(document.activeElement)]";
+    let leaves = async || Ok(Some(browser.script(leaves).await?).filter(|card| !card.is_null()));
+    let told = until(WITHIN, "the card to say that it is gone", leaves).await?;
+    ensure!(told == serde_json::json!([all[1], true, true]), "{told}");
+    browser.script("document.activeElement.blur()").await?;
+    let rest = serde_json::json!([all[0], all[2]]);
+    until(WITHIN, "the card to go", async || Ok((browser.script(cards).await? == rest).then_some(())))
+        .await?;
+
+    let press = "document.getElementById('live').click(); window.hides = false; \
+        return document.getElementById('live').textContent";
+    let told = browser.script(press).await?;
+    ensure!(told == "Paused: by you", "{told}");
+    let told = browser.script(press).await?;
+    ensure!(told == "Live", "{told}");
+    let back = serde_json::Value::from(all);
+    until(WITHIN, "the plugin again", async || Ok((browser.script(cards).await? == back).then_some(())))
+        .await?;
+    no_violation(&browser).await?;
+    browser.close().await
+}
+
 async fn hidden(scratch: &Scratch, portal: &str) -> Result<()> {
     let browser = Browser::start(scratch.path()).await?;
     let note = "window.opened = []; const Source = EventSource; \
