@@ -31,6 +31,10 @@ pub fn check_label(history: &RecordedHistory) -> Result<()> {
     Ok(())
 }
 
+/// Why a container can't be made as its pod describes it.
+const NOT_CONFIGURED: [&str; 4] =
+    ["CreateContainerConfigError", "CreateContainerError", "InvalidImageName", "RunContainerError"];
+
 struct LabelFacts<'a> {
     history: &'a RecordedHistory,
 }
@@ -142,6 +146,10 @@ impl<'a> LabelFacts<'a> {
             if other["metadata"]["labels"]["job-name"] != self.history.header.object.name.as_str() {
                 continue;
             }
+            // Somebody ended it: its queue took it back, for example.
+            if other["metadata"]["deletionTimestamp"].is_string() {
+                continue;
+            }
             for status in list(&other["status"]["containerStatuses"]) {
                 for earlier in terminations(status).filter(|it| it["exitCode"] != 0) {
                     let at = earlier["finishedAt"].as_str().unwrap_or(finished);
@@ -180,17 +188,10 @@ impl<'a> LabelFacts<'a> {
                     || pod["status"]["reason"] == "NodeLost"
             }),
             Cause::ImagePull => of_pods(&|pod| is_waiting(pod, &["ErrImagePull", "ImagePullBackOff"])),
-            Cause::Configuration => of_pods(&|pod| {
-                is_waiting(
-                    pod,
-                    &[
-                        "CreateContainerConfigError",
-                        "CreateContainerError",
-                        "InvalidImageName",
-                        "RunContainerError",
-                    ],
-                )
-            }),
+            Cause::Configuration => {
+                let is_stuck = |pod: &Value| is_waiting(pod, &NOT_CONFIGURED);
+                of_pods(&is_stuck) || self.lacks_quota(|it| it.to_string().contains("doesn't exist"))
+            }
             Cause::Unschedulable => of_pods(&|pod| {
                 list(&pod["status"]["conditions"])
                     .any(|it| it["type"] == "PodScheduled" && it["reason"] == "Unschedulable")
@@ -205,14 +206,17 @@ impl<'a> LabelFacts<'a> {
             Cause::Quota => {
                 self.documents("events")
                     .any(|event| event["reason"] == "FailedCreate" && event.to_string().contains("forbidden"))
-                    || self.documents("workloads").any(|it| {
-                        list(&it["status"]["conditions"])
-                            .any(|it| it["type"] == "QuotaReserved" && it["status"] == "False")
-                    })
+                    || self.lacks_quota(|_| true)
             }
             Cause::Suspended => self.subject_had("Suspended", ""),
             Cause::Deleted => self.was_deleted(expected),
         }
+    }
+
+    /// Whether Kueue said so of a Workload without quota.
+    fn lacks_quota(&self, is_so: impl Fn(&Value) -> bool) -> bool {
+        let conditions = self.documents("workloads").flat_map(|it| list(&it["status"]["conditions"]));
+        conditions.filter(|it| it["type"] == "QuotaReserved" && it["status"] == "False").any(is_so)
     }
 
     fn subject_had(&self, kind: &str, reason: &str) -> bool {

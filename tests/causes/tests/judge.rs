@@ -24,11 +24,12 @@ kind of failure, and writes each history with its label into `tests/causes/histo
 \"the first of four workers runs out of memory\", and never what Kubewitness said. A name decides by its hash whether a history is\n\
 held out. Those were not looked at while the rules were written. An explanation is right if its cause and outcome\n\
 are those of the label, and so are the pod, container, exit code and node where the label names them. Durations and signals are\n\
-not judged. Recorded histories are of Jobs, some made by a CronJob, and of JobSets, whose Jobs their own controller makes. The\n\
-nodes have kubelets written for this: they run no container, and write what a kubelet writes.\n\n\
-No controller of Kueue, Kubeflow, Ray and Volcano is recorded here. Their histories, and one of a JobSet, are written and\n\
-labelled by hand, from the fields that these projects document. The rules were written by looking at them. They are counted in neither of the first\n\
-two tables.";
+not judged. Recorded histories are of Jobs, some made by a CronJob or in a queue of Kueue, and of JobSets, whose Jobs their own\n\
+controller makes. Kueue and the controller of JobSets are those of their projects. The nodes have kubelets written for this: they\n\
+run no container, and write what a kubelet writes.\n\n\
+No controller of Kubeflow, Ray and Volcano is recorded here. Their histories, and one of a JobSet, are written and labelled by\n\
+hand, from the fields that these projects document. The rules were written by looking at them. They are counted in neither of\n\
+the first two tables.";
 
 /// A history as the journal would have it.
 #[derive(Default)]
@@ -36,6 +37,8 @@ struct WitnessedHistory {
     states: Vec<Arc<State>>,
     related: Vec<Arc<State>>,
     events: Vec<EventView>,
+    /// Objects that are not of the story.
+    others: Vec<ObjectRef>,
     documents: DocumentsBySeq,
     until_ms: u64,
 }
@@ -55,6 +58,7 @@ impl WitnessedHistory {
                 continue;
             }
             if !uids.contains(&object.uid) {
+                witnessed.others.push(object);
                 continue;
             }
             let state = Arc::new(state(change, object, &rules, &bytes, seq));
@@ -85,8 +89,8 @@ impl WitnessedHistory {
     }
 
     fn why(&self) -> WhyView {
-        let Self { states, related, events, .. } = self;
-        let story = ExplainedStates { states, related, events, is_cut: false };
+        let Self { states, related, events, others, .. } = self;
+        let story = ExplainedStates { states, related, events, preemptors: others, is_cut: false };
         let wanted: BTreeSet<_> = story.documents_wanted().into_iter().collect();
         let documents = self.documents.iter().filter(|(seq, _)| wanted.contains(seq));
         story.explain_object(

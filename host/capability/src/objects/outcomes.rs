@@ -119,7 +119,8 @@ impl GrantedOutcomes {
         };
         let (states, related) = (self.show_states(states).await?, self.show_states(related).await?);
         let events = self.event_views(events).await?;
-        let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
+        let story =
+            ExplainedStates { states: &states, related: &related, events: &events, preemptors: &[], is_cut };
         let mut read = DocumentsBySeq::new();
         for wanted in story.documents_wanted() {
             read.extend(self.document_if_kept(wanted).await?.map(|document| (wanted, document.into())));

@@ -7,7 +7,7 @@ use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::{RawState, RawStory};
 use kubewitness_core::views::{TimelineQuery, TimelineView};
-use kubewitness_core::{Seq, State};
+use kubewitness_core::{ObjectRef, Seq, State};
 
 use super::lists::MOST_READ;
 use super::visibility::ViewerVisibility;
@@ -56,11 +56,24 @@ impl ViewerVisibility {
                 (self.visible_story(query, true).await?.unwrap_or_default(), turn)
             }
         };
-        let why = match is_explained(query, &story) {
-            true => Some(self.views.explain_timeline(&story).await?),
-            false => None,
-        };
+        if !is_explained(query, &story) {
+            return Ok((story, turn));
+        }
+        let story = TimelineView { preemptors: self.visible_preemptors(&story).await?, ..story };
+        let why = Some(self.views.explain_timeline(&story).await?);
         Ok((TimelineView { why, ..story }, turn))
+    }
+
+    /// The objects for which the object of the story made room. One that the viewer may not see stays without a name,
+    /// such as one of another team.
+    async fn visible_preemptors(&self, story: &TimelineView) -> Result<Vec<ObjectRef>, Problem> {
+        let mut seen = Vec::new();
+        for uid in story.explained_states().preemptors_wanted() {
+            let newest = self.views.raw_story(&TimelineQuery::newest_of(uid)).await?.states;
+            let newest = self.of_states(newest, true).await?;
+            seen.extend(newest.iter().map(|state| state.object().clone()));
+        }
+        Ok(seen)
     }
 
     /// Reads states again that were shown a moment ago, in the form in which they were shown.

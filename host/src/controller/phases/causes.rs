@@ -99,7 +99,8 @@ pub(super) async fn story_of(journal: &Journal, uid: &str) -> Result<OutcomeStor
 async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
     let OutcomeStory { states, related, events, is_cut } = story_of(journal, uid).await?;
     let events = events_of(journal, &events).await?;
-    let story = ExplainedStates { states: &states, related: &related, events: &events, is_cut };
+    let story =
+        ExplainedStates { states: &states, related: &related, events: &events, preemptors: &[], is_cut };
     let mut documents = DocumentsBySeq::new();
     for seq in story.documents_wanted() {
         documents.extend(document_if_kept(journal, seq).await?.map(|document| (seq, document.into())));

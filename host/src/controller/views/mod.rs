@@ -262,7 +262,8 @@ impl Views for HostViews {
             true => self.journal.reports_about(&uids).await.map_err(unavailable)?,
             false => Vec::new(),
         };
-        Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
+        let cut = next.is_some();
+        Ok(TimelineView { states, related, events, reports, cut, owns_more, next, ..TimelineView::default() })
     }
 
     async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {

@@ -129,6 +129,9 @@ pub struct TimelineView {
     /// several objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<WhyView>,
+    /// The objects for which this one made room, as far as the viewer may see them. `why` names them.
+    #[serde(skip)]
+    pub preemptors: Vec<ObjectRef>,
     /// Older states exist: the number is limited by `limit`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
@@ -148,6 +151,7 @@ impl TimelineView {
             states: &self.states,
             related: &self.related,
             events: &self.events,
+            preemptors: &self.preemptors,
             is_cut: self.cut,
         }
     }

@@ -167,3 +167,20 @@ async fn a_page_of_dead_letters_is_the_same_however_many_are_hidden() {
     let blue = portal.as_token("blue", "/deadletters").await.text;
     assert!(blue.contains("More than 500 dead letters"), "{blue}");
 }
+
+#[tokio::test]
+async fn a_preemptor_is_named_to_those_who_may_see_it_and_to_nobody_else() {
+    let said = async |preemptor: &str, person: &str| {
+        let views = TenantPortal { has_workloads: true, ..TenantPortal::default() };
+        let portal = GuardedPortal::of(views, TenantServer::default(), |options| options);
+        portal.views.push_preemption("red", preemptor);
+        let answer = portal.as_token(person, "/api/v1/timeline?uid=uid-red").await;
+        answer.json()["why"]["sentence"].as_str().unwrap_or_default().to_owned()
+    };
+    let (hidden, told) = (said("blue", "red").await, said("blue", "boss").await);
+    assert!(hidden.contains("was preempted to accommodate a workload (UID: uid-x,"), "{hidden}");
+    assert!(!hidden.contains("blue-train"), "{hidden}");
+    assert!(told.contains("was preempted for job blue-train due to"), "{told}");
+    let own = said("red", "red").await;
+    assert!(own.contains("was preempted for job red-train due to"), "{own}");
+}

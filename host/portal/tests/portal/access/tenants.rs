@@ -92,6 +92,8 @@ pub struct TenantPortal {
     pub volcano: bool,
     /// Whether there is a source of Events.
     pub has_events: bool,
+    /// Whether there is a source of Kueue's Workloads.
+    pub has_workloads: bool,
     /// The sources in which each list was searched, for people who do not see everything.
     pub looked_in: Mutex<Vec<BTreeSet<String>>>,
     /// The kinds and namespaces in which a story was last searched for.
@@ -128,6 +130,7 @@ impl Default for TenantPortal {
             lookups: AtomicUsize::default(),
             volcano: false,
             has_events: false,
+            has_workloads: false,
             looked_in: Mutex::default(),
             within: Mutex::default(),
             others: 0,
@@ -172,6 +175,28 @@ impl TenantPortal {
         drop(states);
         self.newest.send_replace(seq);
         seq
+    }
+
+    /// Suspends the tenant's job because Kueue preempted it for the job of this tenant.
+    pub fn push_preemption(&self, tenant: &str, preemptor: &str) {
+        let mut states = self.states.lock().unwrap();
+        let seq = states.last().unwrap().seq + 1;
+        let workload = ObjectRef {
+            group: "kueue.x-k8s.io".into(),
+            ..fake::object("Workload", tenant, &format!("job-{tenant}"), &format!("uid-{tenant}-workload"))
+        };
+        let message = format!(
+            "Preempted to accommodate a workload (UID: uid-x, JobUID: uid-{preemptor}) due to prioritization in the \
+             ClusterQueue; preemptor path: /gpus; preemptee path: /gpus"
+        );
+        let taken = fake::status("Preempted", "Preempted", &message);
+        let mut taken = fake::state(seq, &workload, Change::Present, seq, taken);
+        taken.owner = Some(Arc::new(job(tenant)));
+        let held = fake::status("Suspended", "JobSuspended", "Job suspended");
+        let held = fake::state(seq + 1, &job(tenant), Change::Present, seq + 1, held);
+        states.extend([taken, held].map(Arc::new));
+        drop(states);
+        self.newest.send_replace(seq + 1);
     }
 
     /// Gives the tenant's job this many states with this message.
@@ -316,7 +341,9 @@ impl Views for TenantPortal {
         let volcano = self.volcano.then(|| watched("volcano", "batch.volcano.sh", "Job", "jobs"));
         let sources = [watched("jobs", "batch", "Job", "jobs"), watched("pods", "", "Pod", "pods")];
         let events = self.has_events.then(|| watched("events", "", "Event", "events"));
-        sources.into_iter().chain(volcano).chain(events).collect()
+        let workloads =
+            self.has_workloads.then(|| watched("workloads", "kueue.x-k8s.io", "Workload", "workloads"));
+        sources.into_iter().chain(volcano).chain(events).chain(workloads).collect()
     }
 
     async fn known_namespaces(

@@ -230,7 +230,8 @@ impl Views for FakeViews {
         let [states, related] =
             [states, related].map(|all| all.into_iter().map(RawState::unredacted).collect());
         let (events, reports) = if tells { (events(), reports()) } else { Default::default() };
-        Ok(TimelineView { states, related, events, reports, why: None, cut: next.is_some(), owns_more, next })
+        let cut = next.is_some();
+        Ok(TimelineView { states, related, events, reports, cut, owns_more, next, ..TimelineView::default() })
     }
 
     async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {

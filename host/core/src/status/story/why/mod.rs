@@ -12,6 +12,7 @@
 mod documents;
 mod first_failure;
 mod pod_end;
+mod queue;
 mod sentence;
 mod waits;
 
@@ -52,7 +53,7 @@ pub enum CauseKind {
     NodeLost,
     /// An image can't be pulled.
     ImagePull,
-    /// A container can't be made as the object describes it.
+    /// A container can't be made as the object describes it, or its queue does not exist.
     Configuration,
     /// No node fits.
     Unschedulable,
@@ -60,7 +61,7 @@ pub enum CauseKind {
     Deadline,
     /// A quota has no room.
     Quota,
-    /// Somebody suspended it.
+    /// Somebody suspended it, or stopped its queue.
     Suspended,
     /// Somebody deleted it, or one of its pods.
     Deleted,
@@ -192,6 +193,8 @@ pub struct ExplainedStates<'a> {
     /// The states of the things that it owns, oldest first.
     pub related: &'a [Arc<State>],
     pub events: &'a [EventView],
+    /// The objects for which this one made room, as far as they are known.
+    pub preemptors: &'a [ObjectRef],
     /// Older states exist that are not here.
     pub is_cut: bool,
 }
@@ -205,7 +208,8 @@ impl<'a> ExplainedStates<'a> {
         let own = self.newest_version().map(|state| state.seq);
         let message = self.last_state().map(|last| last_work_status(last).message).unwrap_or_default();
         let failures = PodFailures::of(self).candidate_states(&message, PODS_READ).map(|state| state.seq);
-        let stuck = waits::stuck_pod(self).into_iter().chain(waits::stuck_before_end(self));
+        let stuck = [waits::stuck_pod(self), waits::stuck_before_end(self), queue::unready_pod(self)];
+        let stuck = stuck.into_iter().flatten();
         let wanted: BTreeSet<_> =
             own.into_iter().chain(failures).chain(stuck.map(|state| state.seq)).collect();
         wanted.into_iter().collect()

@@ -2,7 +2,8 @@
 
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
-use super::waits::{self, InterruptionKind, WaitReason};
+use super::queue;
+use super::waits::{self, InterruptionKind, RunInterruption, WaitReason};
 use super::{
     Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status,
 };
@@ -13,6 +14,7 @@ use crate::status::story::{PhaseTimes, duration_text};
 
 /// The most bytes of a message from the cluster: the sentence must fit a line.
 const MESSAGE_BYTES: usize = 240;
+const OF_INDEX: &str = " of its index";
 /// Shorter waits are not mentioned.
 const NOTED_MS: u64 = 1_000;
 
@@ -35,9 +37,18 @@ pub(super) fn explain_in_sentences(
             duration_text(times.running_ms)
         ));
     }
-    parts.extend(interruption_clauses(story, now_ms));
-    parts.extend(end_clauses(story, &status, why));
-    parts.extend(attempts_clause(&status, owner, index_attempt));
+    let interruptions = waits::run_interruptions(story, now_ms);
+    parts.extend(interruption_clauses(story, &interruptions));
+    let attempts = attempts_text(&status, owner, index_attempt);
+    let scene = ClauseScene {
+        tells_preemption: interruptions.iter().any(|it| it.kind == InterruptionKind::Preempted),
+        // The pod that is named failed in the first attempt, and not in the last one.
+        attempts: attempts.clone().filter(|_| why.outcome == Outcome::Failed),
+        ..ClauseScene::of(story)
+    };
+    let are_told = scene.attempts.is_some();
+    parts.extend(end_clauses(&scene, &status, why));
+    parts.extend(attempts.filter(|_| !are_told).map(|attempts| format!("attempt {attempts}")));
     match last.change {
         Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
         Change::Left => parts.push("no longer watched".to_owned()),
@@ -56,7 +67,38 @@ pub(super) fn explain_in_sentences(
 
 /// The clause that says how it ended, or what it waits for.
 pub(super) fn headline_clause(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
-    capitalize_first(end_clauses(story, status, why).first().map(String::as_str).unwrap_or_default())
+    let clauses = end_clauses(&ClauseScene::of(story), status, why);
+    capitalize_first(clauses.first().map(String::as_str).unwrap_or_default())
+}
+
+/// What the clauses of one sentence have in common.
+struct ClauseScene<'a> {
+    story: &'a ExplainedStates<'a>,
+    /// The uid of the object that the sentence is about.
+    itself: &'a str,
+    /// An earlier clause says for whom the object made room.
+    tells_preemption: bool,
+    /// How many attempts failed: `2 of 5`.
+    attempts: Option<String>,
+}
+
+impl<'a> ClauseScene<'a> {
+    fn of(story: &'a ExplainedStates<'a>) -> Self {
+        let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
+        Self { story, itself, tells_preemption: false, attempts: None }
+    }
+
+    /// ` after 2 of 5 attempts`.
+    fn after_attempts(&self) -> String {
+        match self.attempts.as_deref() {
+            None => String::new(),
+            // The index of an indexed Job has attempts of its own.
+            Some(attempts) => match attempts.strip_suffix(OF_INDEX) {
+                Some(attempts) => format!(" after {attempts} attempts{OF_INDEX}"),
+                None => format!(" after {attempts} attempts"),
+            },
+        }
+    }
 }
 
 /// How long it waited before it first ran, by reason.
@@ -92,10 +134,9 @@ fn waited_for(wait: WaitReason) -> &'static str {
 }
 
 /// Interruptions after the first run: how often it was preempted, and how long it did not run in between.
-fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String> {
-    let interruptions = waits::run_interruptions(story, now_ms);
+fn interruption_clauses(story: &ExplainedStates<'_>, interruptions: &[RunInterruption<'_>]) -> Vec<String> {
     let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
-    for interruption in &interruptions {
+    for interruption in interruptions {
         match interruption.kind {
             InterruptionKind::Preempted => preempted.push(interruption.message),
             InterruptionKind::Evicted => evicted.push(interruption.message),
@@ -105,10 +146,12 @@ fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String>
     let mut parts = Vec::new();
     match &preempted[..] {
         [] => {}
-        [message] => parts.push(format!("was preempted{}", to_whom(message))),
+        [message] => {
+            parts.push(format!("was preempted{}", queue::preemption_clause(message, story.preemptors)));
+        }
         more => parts.push(format!("was preempted {} times", more.len())),
     }
-    if let Some(reason) = evicted.last() {
+    if let Some(reason) = evicted.last().copied().or(queue::eviction_before_run(story)) {
         parts.push(format!("was taken back by its queue ({reason})"));
     }
     if suspended > 0 {
@@ -121,45 +164,36 @@ fn interruption_clauses(story: &ExplainedStates<'_>, now_ms: u64) -> Vec<String>
     parts
 }
 
-/// The part ` to accommodate a workload (UID: …)` of a message from Kueue, without the list of other places
-/// that Kueue tried.
-fn to_whom(message: &str) -> String {
-    let Some(rest) = message.strip_prefix("Preempted to ") else { return String::new() };
-    let rest = rest.split("; ").next().unwrap_or(rest).trim_end_matches('.');
-    format!(" to {}", shorten_text(rest, MESSAGE_BYTES))
-}
-
 /// The clauses that say how it ended, or what it waits for.
-fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> Vec<String> {
-    let itself = story.states.last().map(|state| state.object.uid.as_str()).unwrap_or_default();
+fn end_clauses(scene: &ClauseScene<'_>, status: &Status, why: &WhyView) -> Vec<String> {
     let mut parts = Vec::new();
     match (why.outcome, &why.cause) {
         (Outcome::Succeeded, _) => parts.push("succeeded".to_owned()),
         (Outcome::Failed, Some(cause)) => {
             let words = match cause.kind {
                 CauseKind::Unknown => given_up_clause(status, cause),
-                _ => failure_clause(cause, itself),
+                _ => failure_clause(cause, scene),
             };
-            parts.push(format!("failed: {words}"));
+            parts.push(format!("failed{}: {words}", scene.after_attempts()));
         }
-        (Outcome::Failed, None) => parts.push("failed".to_owned()),
+        (Outcome::Failed, None) => parts.push(format!("failed{}", scene.after_attempts())),
         (Outcome::Deleted, Some(cause)) if cause.kind == CauseKind::Unknown => {
             parts.push("is gone, and how it ended is not known".to_owned());
         }
         (Outcome::Deleted, _) => parts.push("was deleted before its end".to_owned()),
         (Outcome::Waiting, Some(cause)) if super::is_failing(status) => {
-            parts.push(format!("is about to fail: {}", failure_clause(cause, itself)));
+            parts.push(format!("is about to fail: {}", failure_clause(cause, scene)));
         }
-        (Outcome::Waiting, Some(cause)) => parts.push(waiting_clause(cause, itself)),
+        (Outcome::Waiting, Some(cause)) => parts.push(waiting_clause(cause, scene)),
         (Outcome::Waiting, None) => {
-            let has_run = story.states.iter().any(|state| state.status.phase == phase::RUNNING);
+            let has_run = scene.story.states.iter().any(|state| state.status.phase == phase::RUNNING);
             let words = if has_run { "has not started again yet" } else { "has not started yet" };
             parts.push(words.to_owned());
         }
         (Outcome::Running, _) if status.phase == phase::RESTARTING => {
             parts.push("is being started again".to_owned());
         }
-        (Outcome::Running, Some(cause)) => parts.push(waiting_clause(cause, itself)),
+        (Outcome::Running, Some(cause)) => parts.push(waiting_clause(cause, scene)),
         (Outcome::Running, None) => {}
     }
     let others: Vec<_> = why.also.iter().map(in_short).collect();
@@ -170,8 +204,8 @@ fn end_clauses(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> V
     parts
 }
 
-fn failure_clause(cause: &Cause, itself: &str) -> String {
-    let subject = failure_subject(cause, itself);
+fn failure_clause(cause: &Cause, scene: &ClauseScene<'_>) -> String {
+    let subject = failure_subject(cause, scene.itself);
     let code = cause.container.as_ref().and_then(|container| container.exit_code);
     let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
@@ -193,8 +227,8 @@ fn failure_clause(cause: &Cause, itself: &str) -> String {
         CauseKind::Deleted => format!("{subject} was deleted"),
         CauseKind::Deadline => "its deadline passed".to_owned(),
         CauseKind::Unknown => "has not started yet".to_owned(),
-        CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting_clause(cause, itself),
-        CauseKind::ImagePull | CauseKind::Configuration => waiting_clause(cause, itself),
+        CauseKind::Suspended | CauseKind::Quota | CauseKind::Unschedulable => waiting_clause(cause, scene),
+        CauseKind::ImagePull | CauseKind::Configuration => waiting_clause(cause, scene),
     }
 }
 
@@ -213,18 +247,27 @@ fn given_up_clause(status: &Status, cause: &Cause) -> String {
     }
 }
 
-fn waiting_clause(cause: &Cause, itself: &str) -> String {
-    let subject = failure_subject(cause, itself);
+fn waiting_clause(cause: &Cause, scene: &ClauseScene<'_>) -> String {
+    let subject = failure_subject(cause, scene.itself);
+    let is_of_queue = cause.object.as_ref().is_some_and(super::is_workload);
     match cause.kind {
+        CauseKind::Suspended if queue::is_by_queue(cause) => format!("is queued{}", cause_reason(cause)),
+        CauseKind::Suspended if is_of_queue => format!("is suspended{}", cause_reason(cause)),
         CauseKind::Suspended => "is suspended".to_owned(),
         CauseKind::Quota => format!("is queued{}", cause_reason(cause)),
-        CauseKind::Preempted => format!("waits to be admitted again{}", cause_reason(cause)),
+        CauseKind::Configuration if is_of_queue => format!("can't be admitted{}", cause_reason(cause)),
+        CauseKind::Preempted if scene.tells_preemption => "waits to be admitted again".to_owned(),
+        CauseKind::Preempted => {
+            let whom = queue::preemption_clause(&cause.message, scene.story.preemptors);
+            let reason = if whom.is_empty() { cause_reason(cause) } else { format!(": was preempted{whom}") };
+            format!("waits to be admitted again{reason}")
+        }
         CauseKind::Unschedulable => {
-            format!("no node fits {}{}", pod_phrase(cause, itself), cause_reason(cause))
+            format!("no node fits {}{}", pod_phrase(cause, scene.itself), cause_reason(cause))
         }
         CauseKind::ImagePull => format!("the image of {subject} can't be pulled{}", cause_reason(cause)),
         CauseKind::Configuration => format!("{subject} can't start{}", cause_reason(cause)),
-        _ => failure_clause(cause, itself),
+        _ => failure_clause(cause, scene),
     }
 }
 
@@ -278,20 +321,20 @@ fn cause_reason(cause: &Cause) -> String {
     if reason.is_empty() { String::new() } else { format!(": {}", shorten_text(reason, MESSAGE_BYTES)) }
 }
 
-fn attempts_clause(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
+/// The attempts so far: `2 of 5`. The first attempt is not mentioned if nothing has failed yet, or no other is allowed.
+fn attempts_text(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
     if let Some(allowed) = owner.index_attempts_allowed {
         // The object counts the failed pods of all its indexes together.
         let used = index_attempt.unwrap_or_default().min(allowed);
-        return (used > 1).then(|| format!("attempt {used} of {allowed} of its index"));
+        return (used > 1).then(|| format!("{used} of {allowed}{OF_INDEX}"));
     }
     // Pods that were deleted because another one failed count as failed, too.
     let used = owner.attempts_allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
     match (used, owner.attempts_allowed) {
         (0, _) | (1, None | Some(1)) => None,
-        // A first attempt is mentioned only if it failed and others may follow.
         (1, Some(_)) if status.phase != phase::FAILED => None,
-        (used, Some(allowed)) => Some(format!("attempt {used} of {allowed}")),
-        (used, None) => Some(format!("attempt {used}")),
+        (used, Some(allowed)) => Some(format!("{used} of {allowed}")),
+        (used, None) => Some(used.to_string()),
     }
 }
 

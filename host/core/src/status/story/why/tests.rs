@@ -15,6 +15,7 @@ struct WitnessedJob {
     states: Vec<Arc<State>>,
     related: Vec<Arc<State>>,
     events: Vec<EventView>,
+    preemptors: Vec<ObjectRef>,
     documents: DocumentsBySeq,
 }
 
@@ -73,7 +74,13 @@ impl WitnessedJob {
     }
 
     fn story(&self) -> ExplainedStates<'_> {
-        ExplainedStates { states: &self.states, related: &self.related, events: &self.events, is_cut: false }
+        ExplainedStates {
+            states: &self.states,
+            related: &self.related,
+            events: &self.events,
+            preemptors: &self.preemptors,
+            is_cut: false,
+        }
     }
 
     fn why(&self) -> WhyView {
@@ -462,12 +469,11 @@ fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended(
     let why = story.why();
     let cause = why.cause.expect("a cause");
     assert_eq!((cause.kind, &*cause.by), (CauseKind::Preempted, "workload u-9"));
-    assert!(
-        why.sentence.contains("waits to be admitted again: Preempted to accommodate"),
-        "{}",
-        why.sentence
+    assert_eq!(
+        why.sentence,
+        "Has waited 3 s to start, ran 7 s, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) due to \
+         prioritization in the ClusterQueue, waited 1 min again, waits to be admitted again"
     );
-    assert!(!why.sentence.contains("suspended"), "{}", why.sentence);
     let again = two_run()
         .at(4, &workload(&json!([reserved(), admitted()])))
         .at(10, &workload(&preempted_conditions()))
@@ -478,6 +484,126 @@ fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended(
         again.why().sentence,
         "Waited 3 s to start, has run for 1 min, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) \
          due to prioritization in the ClusterQueue, waited 20 s again"
+    );
+}
+
+#[test]
+fn an_object_that_made_room_says_once_for_whom_by_name_if_that_is_known() {
+    let known = |kind: &str, uid: &str, name: &str| ObjectRef {
+        kind: kind.into(),
+        uid: uid.into(),
+        name: name.into(),
+        ..ObjectRef::default()
+    };
+    let story = |preemptors: Vec<ObjectRef>| {
+        let story = two_run()
+            .at(4, &workload(&json!([reserved(), admitted()])))
+            .at(10, &workload(&preempted_conditions()))
+            .at(11, &held_job(2, &suspended_condition()));
+        WitnessedJob { preemptors, ..story }
+    };
+    assert_eq!(story(Vec::new()).story().preemptors_wanted(), ["j-9", "u-9"]);
+    let both = vec![known("Workload", "u-9", "job-urgent-1"), known("Job", "j-9", "urgent")];
+    let why = story(both).why();
+    assert!(
+        why.sentence.contains(
+            ", was preempted for job urgent due to prioritization in the ClusterQueue, waited 1 min again, waits to"
+        ),
+        "{}",
+        why.sentence
+    );
+    assert!(!why.sentence.contains("UID"), "{}", why.sentence);
+    assert_eq!(why.cause.expect("a cause").by, "job urgent");
+    let story = story(vec![known("Workload", "u-9", "job-urgent-1"), known("Job", "j-8", "other")]);
+    let why = story.why();
+    assert!(why.sentence.contains("was preempted for workload job-urgent-1 due to"), "{}", why.sentence);
+    // Nothing before the headline says it.
+    assert_eq!(
+        story.story().headline_text(&why),
+        "Waits to be admitted again: was preempted for workload job-urgent-1 due to prioritization in the ClusterQueue"
+    );
+}
+
+#[test]
+fn a_workload_says_what_else_than_quota_its_owner_waits_for() {
+    let says = |conditions: &Value, is_active: bool| {
+        let mut workload = workload(conditions);
+        workload["spec"]["active"] = is_active.into();
+        WitnessedJob::default().at(0, &held_job(1, &suspended_condition())).at(1, &workload).why()
+    };
+    let refused = |message: &str| {
+        let conditions = json!([
+            {"type": "QuotaReserved", "status": "False", "reason": "Inadmissible", "message": message}
+        ]);
+        let why = says(&conditions, true);
+        (why.cause.expect("a cause").kind, why.sentence.rsplit_once(", ").expect("two clauses").1.to_owned())
+    };
+    for (message, kind, clause) in [
+        ("LocalQueue main doesn't exist", CauseKind::Configuration, "can't be admitted"),
+        ("ClusterQueue gpus is terminating or missing", CauseKind::Configuration, "can't be admitted"),
+        ("ClusterQueue gpus is inactive", CauseKind::Suspended, "is queued"),
+        ("LocalQueue main is stopped", CauseKind::Suspended, "is queued"),
+        ("DRA resource claims not supported", CauseKind::Quota, "is queued"),
+    ] {
+        assert_eq!(refused(message), (kind, format!("{clause}: {message}")));
+    }
+    let evicted = json!([
+        {"type": "Evicted", "status": "True", "reason": "Deactivated", "message": "The workload is deactivated"}
+    ]);
+    let why = says(&evicted, false);
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Suspended);
+    assert!(
+        why.sentence.ends_with("suspended, is suspended: The workload is deactivated"),
+        "{}",
+        why.sentence
+    );
+}
+
+#[test]
+fn a_drained_queue_takes_a_job_back_and_is_not_out_of_quota() {
+    let drained = json!([
+        {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "The ClusterQueue is stopped"},
+        {"type": "Evicted", "status": "True", "reason": "ClusterQueueStopped", "message": "The ClusterQueue is stopped"}
+    ]);
+    let why = two_run()
+        .at(4, &workload(&json!([reserved(), admitted()])))
+        .at(10, &workload(&drained))
+        .at(11, &held_job(2, &suspended_condition()))
+        .why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::Suspended);
+    assert!(why.sentence.contains("was taken back by its queue (ClusterQueueStopped)"), "{}", why.sentence);
+    assert!(why.sentence.ends_with("is queued: The ClusterQueue is stopped"), "{}", why.sentence);
+}
+
+#[test]
+fn a_pod_that_was_not_ready_in_time_says_why_its_queue_took_the_job_back() {
+    let mut pod = running("a");
+    pod["status"] = json!({"phase": "Pending", "containerStatuses": [{
+        "name": "main", "ready": false,
+        "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such tag"}},
+    }]});
+    let evicted = json!([
+        {"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": "Exceeded the timeout"},
+        {"type": "Evicted", "status": "True", "reason": "PodsReadyTimeout", "message": "Exceeded the timeout"}
+    ]);
+    let story = WitnessedJob::default()
+        .at(0, &held_job(1, &suspended_condition()))
+        .at(0, &workload(&json!([reserved(), admitted()])))
+        .at(1, &job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0})))
+        .at(3, &pod)
+        .at(20, &workload(&evicted))
+        .at(21, &held_job(2, &suspended_condition()))
+        .gone(22, &pod);
+    let why = story.why();
+    let cause = why.cause.expect("a cause");
+    assert_eq!((cause.kind, cause.object.expect("a pod").name), (CauseKind::ImagePull, "a".to_owned()));
+    assert!(
+        why.sentence.ends_with(
+            "was taken back by its queue (PodsReadyTimeout), the image of container main of pod a on node n1 can't be \
+             pulled: no such tag"
+        ),
+        "{}",
+        why.sentence
     );
 }
 
@@ -542,7 +668,7 @@ fn pods_that_a_queue_took_tell_of_a_preemption_and_did_not_fail() {
         "{}",
         why.sentence
     );
-    assert!(why.sentence.ends_with(&format!("waits to be admitted again: {message}")), "{}", why.sentence);
+    assert!(why.sentence.ends_with(", waits to be admitted again"), "{}", why.sentence);
     let failed = held()
         .at(20, &running_job())
         .at(20, &running("c"))
@@ -604,14 +730,15 @@ fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
         .at(12, &of_index(ended("c", 8, "Error", 12), 1, 1))
         .at(13, &failed("1", 2))
         .why();
-    assert!(twice.sentence.ends_with("attempt 2 of 3 of its index"), "{}", twice.sentence);
+    assert!(twice.sentence.contains("failed after 2 of 3 attempts of its index: "), "{}", twice.sentence);
     let another = two_run()
         .at(7, &of_index(ended("a", 8, "Error", 7), 1, 0))
         .at(8, &of_index(ended("b", 8, "Error", 8), 1, 1))
         .at(9, &of_index(ended("c", 8, "Error", 9), 4, 2))
         .at(12, &failed("1,4", 2))
         .why();
-    assert!(another.sentence.ends_with("attempt 2 of 3 of its index"), "not that of 4: {}", another.sentence);
+    let is_its_own = another.sentence.contains("failed after 2 of 3 attempts of its index: ");
+    assert!(is_its_own, "not that of 4: {}", another.sentence);
 }
 
 #[test]
@@ -647,7 +774,7 @@ fn without_documents_the_states_say_what_they_can() {
         .at(13, &failed_job("BackoffLimitExceeded", ""));
     assert_eq!(
         story.sentence_without_documents(),
-        "Waited 3 s to start, ran 9 s, failed: pod a ran out of memory (exit 137), attempt 2"
+        "Waited 3 s to start, ran 9 s, failed after 2 attempts: pod a ran out of memory (exit 137)"
     );
     let no_pods =
         WitnessedJob::default().at(0, &running_job()).at(9, &failed_job("BackoffLimitExceeded", ""));

@@ -3,12 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::documents::{OwnerDocument, PodDocument};
-use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end};
+use super::{
+    Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end, queue,
+};
 use crate::state::{Change, State, Status};
 use crate::status::phase;
 
 /// The newest state of each object that still exists, by uid.
-fn newest_per_object<'a>(states: impl Iterator<Item = &'a State>) -> impl Iterator<Item = &'a State> {
+pub(super) fn newest_per_object<'a>(
+    states: impl Iterator<Item = &'a State>,
+) -> impl Iterator<Item = &'a State> {
     let mut newest: BTreeMap<&str, &State> = BTreeMap::new();
     for state in states.filter(|state| state.change != Change::Gap) {
         newest.insert(&state.object.uid, state);
@@ -26,6 +30,11 @@ pub(super) fn stuck_pod<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
 /// The first pod that did not run, with the last state that has its waiting reason. Pods that ended later
 /// count, too.
 pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
+    stuck_pods(story).min_by_key(|state| state.seq)
+}
+
+/// Each pod that did not run, whether it ended later or not, by the last state that has its waiting reason.
+pub(super) fn stuck_pods<'a>(story: &ExplainedStates<'a>) -> impl Iterator<Item = &'a State> {
     let mut stuck: BTreeMap<&str, &State> = BTreeMap::new();
     for state in story.pod_states().filter(|state| state.change == Change::Present) {
         match pod_end::waiting_kind(&state.status.reason) {
@@ -36,7 +45,7 @@ pub(super) fn stuck_before_end<'a>(story: &ExplainedStates<'a>) -> Option<&'a St
             None => {}
         }
     }
-    stuck.into_values().min_by_key(|state| state.seq)
+    stuck.into_values()
 }
 
 /// Whether the pod of a cause still exists and has not ended.
@@ -44,12 +53,6 @@ pub(super) fn is_alive(story: &ExplainedStates<'_>, cause: &Cause) -> bool {
     let Some(object) = &cause.object else { return false };
     newest_per_object(story.pod_states())
         .any(|state| state.object.uid == object.uid && !state.status.terminal)
-}
-
-/// Kueue's own object, which says why its owner waits.
-fn kueue_workload<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
-    newest_per_object(story.related.iter().map(|state| &**state).filter(|state| is_workload(&state.object)))
-        .max_by_key(|state| state.seq)
 }
 
 pub(super) fn has_queue(story: &ExplainedStates<'_>, owner: &OwnerDocument) -> bool {
@@ -86,8 +89,10 @@ pub(super) fn waiting_cause(
     // A pod's document says more than its phase.
     let by_owner = by_owner(&status, has_queue(story, owner)).filter(|_| !super::is_pod(&last.object));
     if let Some(kind) = by_owner {
-        return Some(match kueue_workload(story) {
-            Some(workload) if kind != CauseKind::Suspended => of_workload(workload),
+        return Some(match queue::newest_workload(story) {
+            Some(workload) if kind != CauseKind::Suspended => {
+                queue::workload_cause(story, workload, documents)
+            }
             _ => of_pod_taken_back(story).unwrap_or_else(|| of_state(last, kind)),
         });
     }
@@ -112,21 +117,9 @@ pub(super) fn of_stuck_pod(pod: &State, documents: &DocumentsBySeq) -> Cause {
     Cause { object, node, at_ms: pod.observed_ms, seq: pod.seq, ..cause }
 }
 
-fn of_state(state: &State, kind: CauseKind) -> Cause {
+pub(super) fn of_state(state: &State, kind: CauseKind) -> Cause {
     let Status { reason, message, .. } = last_work_status(state);
     Cause { kind, reason, message, at_ms: state.observed_ms, seq: state.seq, ..Cause::default() }
-}
-
-/// Whether Kueue preempted the workload. Kueue also evicts workloads for other reasons, such as pods that do
-/// not get ready in time.
-fn is_preempted(workload: &State) -> bool {
-    workload.status.phase == phase::PREEMPTED && workload.status.reason == "Preempted"
-}
-
-fn of_workload(workload: &State) -> Cause {
-    let kind = if is_preempted(workload) { CauseKind::Preempted } else { CauseKind::Quota };
-    let by = preemptor_of(&workload.status.message);
-    Cause { object: Some((*workload.object).clone()), by, ..of_state(workload, kind) }
 }
 
 /// The queue of an object that is held back has no Workload here, and one of the pods that it took says why.
@@ -135,12 +128,6 @@ fn of_pod_taken_back(story: &ExplainedStates<'_>) -> Option<Cause> {
     let mut pods = pods_taken_back(story).into_iter();
     let pod = pods.find(|pod| was_taken_within(pod, began_ms, u64::MAX))?;
     Some(Cause { object: Some((*pod.object).clone()), ..of_state(pod, CauseKind::Preempted) })
-}
-
-/// The preemptor in "Preempted to accommodate a workload (UID: UID, JobUID: …) due to …", as `workload UID`.
-fn preemptor_of(message: &str) -> String {
-    let uid = message.split_once("(UID: ").and_then(|(_, rest)| rest.split([',', ')']).next());
-    uid.map(|uid| format!("workload {}", uid.trim())).unwrap_or_default()
 }
 
 /// Why a running object was interrupted.
@@ -257,7 +244,9 @@ fn run_interruption<'a>(
         .filter(|state| state.status.phase == phase::PREEMPTED)
         .find(|state| state.observed_ms > ran_from && state.observed_ms < until_ms);
     let (kind, message) = match taken_back {
-        Some(workload) if is_preempted(workload) => (InterruptionKind::Preempted, &*workload.status.message),
+        Some(workload) if queue::is_preempted(workload) => {
+            (InterruptionKind::Preempted, &*workload.status.message)
+        }
         Some(workload) => (InterruptionKind::Evicted, &*workload.status.reason),
         None if begins.status.phase == phase::PREEMPTED => {
             (InterruptionKind::Preempted, &*begins.status.message)
@@ -295,13 +284,6 @@ fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
 /// The reason of a wait. `None` stands for starting up: images, volumes, init containers.
 pub(super) type WaitReason = Option<CauseKind>;
 
-/// Whether Kueue has admitted it: it no longer waits for quota.
-fn has_quota(workload: &State) -> bool {
-    let Status { phase, reason, .. } = &*workload.status;
-    let admitted = [phase::ADMITTED, phase::STARTING, phase::RUNNING, phase::RESTARTING];
-    admitted.contains(&phase.as_str()) || reason == "QuotaReserved"
-}
-
 /// The waits at one moment: of the object itself, of its Workload and of its pods.
 #[derive(Default)]
 struct WaitingMoment<'a> {
@@ -324,8 +306,11 @@ impl<'a> WaitingMoment<'a> {
     /// after its admission, is no wait for quota.
     fn wait_reason(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
         let by_owner = by_owner(&own.status, has_queue);
-        let waits_for_quota = !knows_queue || self.workload.is_some_and(|workload| !has_quota(workload));
-        let by_owner = by_owner.filter(|kind| *kind != CauseKind::Quota || waits_for_quota);
+        let by_queue = match self.workload {
+            Some(workload) => queue::wait_kind(workload),
+            None => Some(CauseKind::Quota).filter(|_| !knows_queue),
+        };
+        let by_owner = by_owner.and_then(|kind| if kind == CauseKind::Quota { by_queue } else { Some(kind) });
         by_owner.or_else(|| self.pods.values().copied().flatten().min())
     }
 }
