@@ -1,12 +1,13 @@
 //! The handle of a running dispatcher: what the rest of the controller may read and request.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubewitness_core::Seq;
 use kubewitness_core::clock::Clock;
 use kubewitness_core::lanes::Lanes;
-use kubewitness_core::ports::{CallPause, DurableCursor, PluginPause};
+use kubewitness_core::ports::{CallPause, DeadLetter, DurableCursor, PluginPause};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::pacing::breaker::CircuitBreaker;
@@ -35,10 +36,31 @@ pub(crate) enum LetterAction {
     Drop,
 }
 
+/// The dead letters that an operator means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LetterSelection {
+    All,
+    /// Those of these positions that are parked.
+    Parked(Vec<Seq>),
+    /// All of these positions, or none if one of them is not parked any more.
+    Exactly(Vec<Seq>),
+}
+
+impl LetterSelection {
+    /// Removes the letters that are not meant.
+    pub(crate) fn retain_meant(&self, letters: &mut Vec<DeadLetter>) {
+        let (Self::Parked(seqs) | Self::Exactly(seqs)) = self else { return };
+        let named: HashSet<Seq> = seqs.iter().copied().collect();
+        letters.retain(|letter| named.contains(&letter.seq));
+        if matches!(self, Self::Exactly(_)) && letters.len() < named.len() {
+            letters.clear();
+        }
+    }
+}
+
 pub(crate) struct LetterCommand {
     pub act: LetterAction,
-    /// These letters; all if empty.
-    pub seqs: Vec<Seq>,
+    pub letters: LetterSelection,
     pub who: String,
     pub why: String,
     pub reply: oneshot::Sender<Result<u64, DispatchError>>,
@@ -170,16 +192,26 @@ impl DispatchHandle {
         stats.started.then_some(DurableCursor { cursor: saved, recalled })
     }
 
-    /// Takes parked dead letters back into their lanes: these, or all if `seqs` is empty. Returns their
-    /// number once it is durable that they are owed. Positions that are not parked are left out.
-    pub async fn replay_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.send_letter_command(LetterAction::Replay, seqs, who, why).await
+    /// Takes parked dead letters back into their lanes. Returns their number once it is durable that they are
+    /// owed.
+    pub async fn replay_letters(
+        &self,
+        letters: LetterSelection,
+        who: &str,
+        why: &str,
+    ) -> Result<u64, DispatchError> {
+        self.send_letter_command(LetterAction::Replay, letters, who, why).await
     }
 
-    /// Drops parked dead letters for good: these, or all if `seqs` is empty. Their lanes go on, and they stay
-    /// among the dead in the accounts. Returns their number once it is durable.
-    pub async fn drop_letters(&self, seqs: Vec<Seq>, who: &str, why: &str) -> Result<u64, DispatchError> {
-        self.send_letter_command(LetterAction::Drop, seqs, who, why).await
+    /// Drops parked dead letters for good. Their lanes go on, and they stay among the dead in the accounts.
+    /// Returns their number once it is durable.
+    pub async fn drop_letters(
+        &self,
+        letters: LetterSelection,
+        who: &str,
+        why: &str,
+    ) -> Result<u64, DispatchError> {
+        self.send_letter_command(LetterAction::Drop, letters, who, why).await
     }
 
     /// Pauses the plugin: no call begins until it is resumed, and calls in progress end. Or resumes it. Returns once
@@ -194,13 +226,13 @@ impl DispatchHandle {
     async fn send_letter_command(
         &self,
         act: LetterAction,
-        seqs: Vec<Seq>,
+        letters: LetterSelection,
         who: &str,
         why: &str,
     ) -> Result<u64, DispatchError> {
         let (reply, answer) = oneshot::channel();
-        let letters = LetterCommand { act, seqs, who: who.to_owned(), why: why.to_owned(), reply };
-        self.commands.send(DispatchCommand::Letters(letters)).await.map_err(|_| DispatchError::Stopped)?;
+        let command = LetterCommand { act, letters, who: who.to_owned(), why: why.to_owned(), reply };
+        self.commands.send(DispatchCommand::Letters(command)).await.map_err(|_| DispatchError::Stopped)?;
         answer.await.map_err(|_| DispatchError::Stopped)?
     }
 

@@ -34,8 +34,8 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use handle::DispatchHandle;
 use handle::SharedFigures;
+pub use handle::{DispatchHandle, LetterSelection};
 pub use load::note_beginning;
 pub use pacing::breaker::LongestPauses;
 pub use pacing::ticks::TickStats;

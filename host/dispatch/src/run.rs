@@ -1,6 +1,5 @@
 //! The loop of one plugin: start what can be started, wait for one event, apply it.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -391,14 +390,12 @@ impl DispatchLoop {
 
     fn recall_letters(&self, letters: LetterCommand) -> BoxFuture<'static, LetterRecall> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
-        let LetterCommand { act, seqs, who, why, reply } = letters;
+        let LetterCommand { act, letters: meant, who, why, reply } = letters;
         async move {
             let letters = async {
                 let mut letters = backlog.dead_letters(&plugin).await?;
-                let named: HashSet<Seq> = seqs.into_iter().collect();
-                letters.retain(|letter| {
-                    !letter.replaying && !letter.dropped && (named.is_empty() || named.contains(&letter.seq))
-                });
+                letters.retain(|letter| !letter.replaying && !letter.dropped);
+                meant.retain_meant(&mut letters);
                 let seqs: Vec<Seq> = letters.iter().map(|letter| letter.seq).collect();
                 match act {
                     _ if seqs.is_empty() => {}

@@ -177,10 +177,11 @@
     found.late.add("a row is in use");
     row.classList.add("leaves");
     row.title = "This is gone. It disappears once you leave it.";
-    for (const field of row.querySelectorAll("input[name]")) {
+    for (const field of row.querySelectorAll("input[name=seq]")) {
       field.checked = false;
       field.removeAttribute("name");
     }
+    for (const button of row.querySelectorAll("button")) button.disabled = true;
   }
 
   function adoptChildren(from, to, found) {
@@ -323,7 +324,10 @@
       if (answer.status !== 304 && !answer.ok) throw new Error(`the server answers ${answer.status}`);
       const found = { late: new Set(), changed: [] };
       if (answer.status !== 304) {
-        const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const text = await answer.text();
+        // Paused meanwhile.
+        if (say.rests()) return null;
+        const page = new DOMParser().parseFromString(text, "text/html");
         zones(page);
         copies(page);
         readSelection();
@@ -350,7 +354,7 @@
       try {
         const seen = await read();
         pause = next(PAUSE);
-        // Somebody who was signed out has been led elsewhere.
+        // Somebody who was signed out has been led elsewhere, and a pause that began meanwhile holds.
         if (!seen) return null;
         say.done(seen.late, pause, seen.position);
         return seen.position;
@@ -401,7 +405,7 @@
       if (!plugins.has(plugin)) plugins.set(plugin, { chosen: new Set(), gone: new Set() });
       return plugins.get(plugin);
     };
-    const forms = () => [...document.querySelectorAll("form.replay:has([name=plugin])")];
+    const forms = () => [...document.querySelectorAll("form.replay")].filter((form) => form.querySelector("[name=plugin]"));
     const pluginOf = (form) => form.querySelector("[name=plugin]").value;
     const checked = (form) => new Set([...form.querySelectorAll("[name=seq]:checked:enabled")].map((box) => box.value));
 
@@ -525,8 +529,12 @@
   }
 
   // Whoever is signed out is led to where they sign in. The server can't see that there was a session: its cookie is
-  // gone where they have signed out in another window.
+  // gone where they have signed out in another window. A page that is left by its log-out is not led elsewhere.
+  const logOut = document.querySelector('form[action="/logout"]');
+  let isLeft = false;
+  if (logOut) logOut.addEventListener("submit", () => (isLeft = true));
   function signIn(address) {
+    if (isLeft) return;
     const to = new URL(address);
     if (document.querySelector(".person b")) to.searchParams.set("ended", "true");
     location.assign(to);
@@ -566,9 +574,7 @@
       rests: button.isPaused,
     });
 
-    // A page that is left for another one is not led elsewhere by the end of its session.
-    let isLeft = false;
-    const elsewhere = (address) => !isLeft && button.isLookedAt() && signIn(address);
+    const elsewhere = (address) => button.isLookedAt() && signIn(address);
 
     // A connection may be dead without an error, after a sleep or behind a router. Then the page knows of states that the
     // stream has not told, and it tells nothing more.
@@ -682,11 +688,7 @@
       };
     }
 
-    const logOut = document.querySelector('form[action="/logout"]');
-    if (logOut) logOut.addEventListener("submit", () => {
-      isLeft = true;
-      leave();
-    });
+    if (logOut) logOut.addEventListener("submit", leave);
     look();
     return renew;
   }

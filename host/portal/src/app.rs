@@ -81,6 +81,8 @@ impl PortalApp {
 
 /// A page follows within a second, also if it gets figures of this age.
 const RECENT: Duration = Duration::from_millis(500);
+/// A count of the figures that takes longer has failed, because everybody waits for it.
+const LONGEST_COUNT: Duration = Duration::from_secs(10);
 
 /// One count of the figures for all who look at them at the same time.
 ///
@@ -102,6 +104,7 @@ pub(crate) struct SharedStatus {
 
 struct StatusCount {
     began: Instant,
+    ended: Instant,
     /// How many requests and changes came before it began.
     requests: u64,
     changes: u64,
@@ -119,10 +122,12 @@ impl SharedStatus {
         self.read_if(|count| count.requests > request).await
     }
 
-    /// Figures that are not older than a page may show.
+    /// Figures that are not older than a page may show, or those of a count that this call waited for.
     pub(crate) async fn recent_figures(&self) -> Result<Arc<StatusView>, ViewError> {
         let changes = self.changes.load(Ordering::SeqCst);
-        self.read_if(|count| count.changes >= changes && count.began.elapsed() < RECENT).await
+        let requested = Instant::now();
+        let is_recent = |count: &StatusCount| count.began.elapsed() < RECENT || count.ended >= requested;
+        self.read_if(|count| count.changes >= changes && is_recent(count)).await
     }
 
     /// Somebody has changed something: counts that began before do not show it.
@@ -142,8 +147,17 @@ impl SharedStatus {
         }
         let (requests, changes) = (self.requests.load(Ordering::SeqCst), self.changes.load(Ordering::SeqCst));
         let began = Instant::now();
-        let result = self.views.status_view().await.map(Arc::new);
-        *last = Some(StatusCount { began, requests, changes, result: result.clone() });
+        let counted = tokio::time::timeout(LONGEST_COUNT, self.views.status_view()).await;
+        let result = counted.unwrap_or_else(|_| Err(slow_count_error())).map(Arc::new);
+        let ended = Instant::now();
+        *last = Some(StatusCount { began, ended, requests, changes, result: result.clone() });
         result
     }
+}
+
+fn slow_count_error() -> ViewError {
+    let seconds = LONGEST_COUNT.as_secs();
+    ViewError::Unavailable(format!(
+        "The figures were not counted within {seconds} s: the journal's disk or database is slow."
+    ))
 }

@@ -11,7 +11,7 @@ use kubewitness_chance::{assert_fault_is_found, panic_message};
 use kubewitness_core::Seq;
 use kubewitness_core::config::OnDeadLetter;
 use kubewitness_core::ports::{CallError, StateDelivery, Verdict};
-use kubewitness_dispatch::{DispatchHandle, PluginDispatcher};
+use kubewitness_dispatch::{DispatchHandle, LetterSelection, PluginDispatcher};
 use shuttle::future::{JoinHandle, block_on, spawn, yield_now};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -138,7 +138,7 @@ async fn operate(handle: DispatchHandle, until: CancellationToken) {
         assert_adds_up(&handle.dispatch_stats());
         if handle.dispatch_stats().dead > 0 {
             // A dispatcher that has ended answers `Stopped`.
-            drop(handle.replay_letters(Vec::new(), "ada", "again").await);
+            drop(handle.replay_letters(LetterSelection::All, "ada", "again").await);
         }
         yield_now().await;
     }

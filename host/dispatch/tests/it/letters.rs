@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubewitness_core::config::{Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::{StateDelivery, Verdict};
 use kubewitness_core::{Seq, limits};
-use kubewitness_dispatch::DispatchOptions;
+use kubewitness_dispatch::{DispatchOptions, LetterSelection};
 
 use crate::fixtures::journal::FixtureJournal;
 use crate::fixtures::plugin::FixturePlugin;
@@ -88,7 +88,17 @@ async fn a_held_lane_is_still_held_after_a_restart_and_goes_on_after_the_replay(
     assert_eq!(plugin.applied(), [2, 4]);
 
     mended.store(true, Ordering::Relaxed);
-    assert_eq!(running.handle.replay_letters(vec![1, 77], "ada", "the table is there").await.unwrap(), 1);
+    let both = LetterSelection::Exactly(vec![1, 77]);
+    assert_eq!(running.handle.replay_letters(both, "ada", "the table is there").await.unwrap(), 0);
+    assert_eq!(journal.dead("p"), [1], "one of them is not parked, so nothing is changed");
+    assert_eq!(
+        running
+            .handle
+            .replay_letters(LetterSelection::Parked(vec![1, 77]), "ada", "the table is there")
+            .await
+            .unwrap(),
+        1
+    );
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered, stats.dead), (5, 5, 0));
     assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 3, 5]);
@@ -106,11 +116,18 @@ async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restar
     let running = start(hold(), &journal, &plugin);
     running.until("parked", |stats| stats.dead == 1 && stats.delivered == 2).await;
     running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
-    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    assert_eq!(
+        running
+            .handle
+            .drop_letters(LetterSelection::Parked(vec![1]), "ada", "nobody needs it")
+            .await
+            .unwrap(),
+        1
+    );
     let stats = running.until_idle().await;
     assert_eq!((stats.observed, stats.delivered, stats.dead, stats.dropped), (4, 3, 1, 1));
     assert_eq!(
-        running.handle.replay_letters(vec![1], "ada", "back").await.unwrap(),
+        running.handle.replay_letters(LetterSelection::Parked(vec![1]), "ada", "back").await.unwrap(),
         0,
         "it is gone for good"
     );
@@ -132,12 +149,19 @@ async fn a_replay_that_fails_again_is_parked_again_with_all_its_attempts() {
     let running = start(options("p"), &journal, &plugin);
     running.until("parked", |stats| stats.dead == 1).await;
     running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
-    assert_eq!(running.handle.replay_letters(Vec::new(), "ada", "again").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(LetterSelection::All, "ada", "again").await.unwrap(), 1);
     let parked =
         |attempts| journal.with(|kept| kept.letters.values().any(|l| l.attempts == attempts && !l.replaying));
     running.until("parked again", |stats| stats.dead == 1 && parked(2)).await;
     assert_eq!(plugin.with(|seen| seen.handed.clone()), [(1, 1), (1, 2)]);
-    assert_eq!(running.handle.replay_letters(vec![5], "ada", "nothing there").await.unwrap(), 0);
+    assert_eq!(
+        running
+            .handle
+            .replay_letters(LetterSelection::Parked(vec![5]), "ada", "nothing there")
+            .await
+            .unwrap(),
+        0
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +177,7 @@ async fn a_replay_survives_a_kill_and_counts_as_waiting_meanwhile() {
 
     let running = start(options("p"), &journal, &slow);
     running.until("started", |stats| stats.started).await;
-    assert_eq!(running.handle.replay_letters(Vec::new(), "ada", "again").await.unwrap(), 1);
+    assert_eq!(running.handle.replay_letters(LetterSelection::All, "ada", "again").await.unwrap(), 1);
     let stats = running.stats();
     assert_eq!((stats.observed, stats.delivered, stats.dead, stats.waiting), (3, 2, 0, 1));
     running.until("it is being called", |_| slow.with(|seen| seen.calls == 1)).await;
@@ -191,7 +215,14 @@ async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_
     let stats = running.until("started", |stats| stats.started).await;
     assert_eq!((stats.observed, stats.dead, stats.waiting), (newest, 1, BEHIND));
     mended.store(true, Ordering::Relaxed);
-    assert_eq!(running.handle.replay_letters(vec![1], "ada", "the table is there").await.unwrap(), 1);
+    assert_eq!(
+        running
+            .handle
+            .replay_letters(LetterSelection::Parked(vec![1]), "ada", "the table is there")
+            .await
+            .unwrap(),
+        1
+    );
     running.until("under way", |stats| stats.delivered > OTHERS + 100).await;
     assert!(running.handle.durable_cursor().unwrap().recalled.is_some_and(|first| first < 1_000));
     running.kill().await;
@@ -262,7 +293,14 @@ async fn what_is_owed_comes_back_however_often_other_states_are_saved_meanwhile(
     running.until("saved", |_| journal.with(|kept| kept.owed.len() == 49)).await;
     // Longer than from one save to the next.
     journal.with(|kept| kept.owed_takes_ms = 200);
-    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    assert_eq!(
+        running
+            .handle
+            .drop_letters(LetterSelection::Parked(vec![1]), "ada", "nobody needs it")
+            .await
+            .unwrap(),
+        1
+    );
     for other in 0..6_000 {
         journal.append([2 + other % 50]);
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -285,7 +323,14 @@ async fn rows_that_are_no_longer_wanted_are_finished_in_bounded_parts() {
     let pods = vec![subscribe("pods", Mode::Every, Start::Now)];
     let running = start(DispatchOptions { subscriptions: pods, ..hold() }, &journal, &plugin);
     running.until("started", |stats| stats.started).await;
-    assert_eq!(running.handle.drop_letters(vec![1], "ada", "nobody needs it").await.unwrap(), 1);
+    assert_eq!(
+        running
+            .handle
+            .drop_letters(LetterSelection::Parked(vec![1]), "ada", "nobody needs it")
+            .await
+            .unwrap(),
+        1
+    );
     let stats = running.until_idle().await;
     assert_eq!((stats.filtered, stats.delivered), (ROWS as u64 - 1, 0));
     running.until("saved", |_| journal.with(|kept| kept.owed.is_empty())).await;

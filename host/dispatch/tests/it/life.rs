@@ -6,7 +6,7 @@ use std::time::Duration;
 use kubewitness_core::config::{Mode, RateSpec, Start};
 use kubewitness_core::ports::{Backlog, CallError, JournalError, KvWrite, Verdict};
 use kubewitness_core::{Seq, limits};
-use kubewitness_dispatch::{DispatchError, DispatchOptions, TakenBack, take_back};
+use kubewitness_dispatch::{DispatchError, DispatchOptions, LetterSelection, TakenBack, take_back};
 use tokio::time::Instant;
 
 use crate::fixtures::journal::FixtureJournal;
@@ -238,7 +238,10 @@ async fn a_drain_waits_for_calls_in_progress_and_begins_none() {
     assert_eq!(plugin.with(|seen| seen.calls), 4);
     assert_eq!(journal.with(|kept| kept.progress["p"].delivered), 256);
     assert_eq!(handle.dispatch_stats().delivered, 256, "the last figures stay");
-    assert!(matches!(handle.replay_letters(Vec::new(), "me", "why").await, Err(DispatchError::Stopped)));
+    assert!(matches!(
+        handle.replay_letters(LetterSelection::All, "me", "why").await,
+        Err(DispatchError::Stopped)
+    ));
 
     let quick = FixturePlugin::new("p", &journal, done);
     let stats = start(options("p"), &journal, &quick).until_idle().await;

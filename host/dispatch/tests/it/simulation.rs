@@ -8,7 +8,7 @@ use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::config::{Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::{CallError, JournalError, StateDelivery, Verdict};
 use kubewitness_core::{Seq, State};
-use kubewitness_dispatch::{DispatchError, DispatchOptions};
+use kubewitness_dispatch::{DispatchError, DispatchOptions, LetterSelection};
 
 use crate::fixtures::journal::FixtureJournal;
 use crate::fixtures::plugin::FixturePlugin;
@@ -125,7 +125,7 @@ impl DispatchWorld {
 
     async fn replay(&mut self, running: &RunningDispatcher) {
         // A dispatcher that can't load answers nothing, so the caller gives up.
-        let asked = running.handle.replay_letters(Vec::new(), "ada", "again");
+        let asked = running.handle.replay_letters(LetterSelection::All, "ada", "again");
         let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), asked).await else {
             self.replayed = true;
             return;

@@ -31,16 +31,27 @@ pub(crate) fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -
     }
 }
 
-/// Refuses a filter that objects of the requested kind, or of the requested source, do not have.
+/// Refuses a filter that no object of the requested kind and source has. Resources of several groups may share a
+/// kind's name, so the filter is refused only if none of those that are watched has it.
 pub(crate) fn check_filters(app: &PortalApp, query: &ObjectQuery) -> Result<(), ForeignFilter> {
-    query.check_filters()?;
-    let Some(name) = &query.source else { return Ok(()) };
-    let of_source = app.views.watched_resources().into_iter().filter(|watched| watched.source == *name);
-    let mut of_source = of_source.map(|WatchedResource { group, kind, .. }| match group.is_empty() {
-        true => kind,
-        false => format!("{kind}.{group}"),
-    });
-    of_source.try_for_each(|kind| ObjectQuery { kind: Some(kind), ..query.clone() }.check_filters())
+    let is_meant = |watched: &WatchedResource| {
+        let is_of_kind = |kind: &str| kind.eq_ignore_ascii_case("all") || is_of(watched, kind);
+        query.source.as_ref().is_none_or(|name| watched.source == *name)
+            && query.kind.as_deref().is_none_or(is_of_kind)
+    };
+    let mut is_any_watched = false;
+    let mut refused = Ok(());
+    for WatchedResource { group, kind, .. } in app.views.watched_resources().into_iter().filter(is_meant) {
+        let kind = if group.is_empty() { kind } else { format!("{kind}.{group}") };
+        refused = ObjectQuery { kind: Some(kind), ..query.clone() }.check_filters();
+        if refused.is_ok() {
+            return Ok(());
+        }
+        is_any_watched = true;
+    }
+    let named = query.check_filters();
+    // Its message has the kind's name as it was typed.
+    if is_any_watched && named.is_ok() { refused } else { named }
 }
 
 fn is_of(source: &WatchedResource, kind: &str) -> bool {

@@ -33,7 +33,7 @@ use kubewitness_core::views::{
     SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
-use kubewitness_dispatch::{DispatchError, DispatchHandle, PauseChange};
+use kubewitness_dispatch::{DispatchError, DispatchHandle, LetterSelection, PauseChange};
 use kubewitness_journal::{Journal, PhaseIndex, ReplayRecord};
 use tokio::sync::watch;
 
@@ -348,10 +348,11 @@ impl Views for HostViews {
         let replayed = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
             ChosenLetters::From(handle, seqs) => handle
-                .replay_letters(seqs, request.actor_name(), &request.reason)
+                .replay_letters(selection_of(request, seqs), request.actor_name(), &request.reason)
                 .await
                 .map_err(dispatch_error)?,
         };
+        request.check_done(replayed)?;
         Ok(ReplayView { replayed, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
 
@@ -362,10 +363,11 @@ impl Views for HostViews {
         let dropped = match self.choose_letters(request).await? {
             ChosenLetters::Counted(count) => count,
             ChosenLetters::From(handle, seqs) => handle
-                .drop_letters(seqs, request.actor_name(), &request.reason)
+                .drop_letters(selection_of(request, seqs), request.actor_name(), &request.reason)
                 .await
                 .map_err(dispatch_error)?,
         };
+        request.check_done(dropped)?;
         Ok(DropView { dropped, who: request.actor_name().to_owned(), dry_run: request.dry_run })
     }
 
@@ -468,6 +470,14 @@ enum ChosenLetters {
     /// It only asks for the number, or none match.
     Counted(u64),
     From(DispatchHandle, Vec<Seq>),
+}
+
+/// A request for a number of letters changes all of them or none.
+fn selection_of(request: &ReplayRequest, seqs: Vec<Seq>) -> LetterSelection {
+    match request.exactly {
+        Some(_) => LetterSelection::Exactly(seqs),
+        None => LetterSelection::Parked(seqs),
+    }
 }
 
 impl HostViews {

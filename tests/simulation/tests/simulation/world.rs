@@ -7,7 +7,8 @@ use std::time::Duration;
 use kubewitness_core::config::{DeliverySpec, Mode, OnDeadLetter, Start};
 use kubewitness_core::ports::JournalError;
 use kubewitness_dispatch::{
-    DispatchError, DispatchHandle, DispatchOptions, LongestPauses, PluginDispatcher, SourceSubscription,
+    DispatchError, DispatchHandle, DispatchOptions, LetterSelection, LongestPauses, PluginDispatcher,
+    SourceSubscription,
 };
 use kubewitness_faults::delivery::{DeliveryBreach, DueState, PluginAccount};
 use kubewitness_faults::{Dice, JournalRecord, ServerTruth, judge};
@@ -315,7 +316,7 @@ impl SimulatedWorld {
         let (handle, steps) = (running.handle.clone(), Arc::clone(&self.steps));
         let asked = async {
             // It waits for a journal that can't be read, and is refused by one that ended.
-            let asked = handle.replay_letters(Vec::new(), "operator", "mended");
+            let asked = handle.replay_letters(LetterSelection::All, "operator", "mended");
             tokio::time::timeout(PATIENCE, asked).await.map_or(0, Result::unwrap_or_default)
         };
         let replayed = tokio::select! {

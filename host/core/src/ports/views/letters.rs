@@ -117,6 +117,20 @@ impl ReplayRequest {
         }
     }
 
+    /// Refuses a request for a number of letters if none was changed, because somebody else had changed some of
+    /// them in the meantime.
+    pub fn check_done(&self, done: u64) -> Result<(), ViewError> {
+        match self.exactly {
+            Some(counted) if counted != done => Err(ViewError::Changed {
+                message: format!(
+                    "nothing was changed: somebody has just replayed or dropped some of the {counted} dead letters"
+                ),
+                hint: "Look at the dead letters that are left, and choose again.".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
     /// The actor, as the record has it.
     pub fn actor_name(&self) -> &str {
         match self.who.trim() {

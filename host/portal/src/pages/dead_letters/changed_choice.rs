@@ -50,6 +50,10 @@ impl<'a> ChangedChoice<'a> {
         Ok(Self { request, drops, asked, signs: !visible.knows_person(), gone, rest })
     }
 
+    pub fn has_changed(&self) -> bool {
+        !self.gone.is_empty()
+    }
+
     /// Refuses the request, and offers the rest.
     pub fn refusal(&self) -> Response {
         let title = if self.rest.is_empty() { "All of them are gone" } else { "Some of them are gone" };

@@ -221,9 +221,11 @@ pub(super) async fn post_replay(
         false => app.views.replay_letters(&request).await.map(|view| ("replayed", view.replayed)),
     };
     let (word, count) = match done {
-        Err(ViewError::Changed { .. } | ViewError::NotFound { .. }) if !request.seqs.is_empty() => {
+        Err(error @ (ViewError::Changed { .. } | ViewError::NotFound { .. })) if !request.seqs.is_empty() => {
             let visible = ViewerVisibility::new(&app, &viewer);
-            return Ok(ChangedChoice::read(&visible, &request, drops, &asked).await?.refusal());
+            let choice = ChangedChoice::read(&visible, &request, drops, &asked).await?;
+            // If nothing is gone, the request was refused for another reason: the plugin may be gone.
+            return if choice.has_changed() { Ok(choice.refusal()) } else { Err(error.into()) };
         }
         done => done?,
     };

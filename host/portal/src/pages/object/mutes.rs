@@ -129,7 +129,7 @@ pub(crate) async fn page(
         @if mutes.is_empty() { (render_empty("No mutes", &html! { "There is no mute that you may undo." })) }
         @for mute in &mutes { p.notice { (mute_text(mute)) } (render_unmute_form(mute)) }
     };
-    Ok(PageContent::new("Mutes".to_owned(), "/", content))
+    Ok(PageContent::new("Mutes", "/", content).with_stillness("mutes"))
 }
 
 pub(crate) async fn post_mute_change(

@@ -16,7 +16,11 @@ const PAGES: [&str; 6] = ["/plugins", "/sources", "/health", "/gaps", "/deadlett
 const TABS: usize = 50;
 
 fn slow_portal(broken: bool) -> (Arc<FakeViews>, Router) {
-    let slow_count = Some(Duration::from_millis(100));
+    portal_that_counts_for(Duration::from_millis(100), broken)
+}
+
+fn portal_that_counts_for(time: Duration, broken: bool) -> (Arc<FakeViews>, Router) {
+    let slow_count = Some(time);
     let fake = Arc::new(FakeViews { slow_count, broken, ..FakeViews::default() });
     (fake.clone(), kubewitness_portal::router(fake, &options()))
 }
@@ -51,6 +55,25 @@ async fn a_count_that_fails_is_told_to_all_who_wait_for_it_and_is_tried_again() 
     tokio::time::advance(Duration::from_secs(1)).await;
     look(&portal, &["/plugins"]).await;
     assert_eq!(fake.counts.load(Ordering::Relaxed), 2);
+}
+
+/// A count that takes longer than its result is recent is shared all the same by all who waited for it.
+#[tokio::test(start_paused = true)]
+async fn fifty_tabs_that_wait_for_a_slow_count_take_its_result() {
+    for (broken, status) in [(false, 200), (true, 503)] {
+        let (fake, portal) = portal_that_counts_for(Duration::from_secs(3), broken);
+        let answers = look(&portal, &["/plugins", "/sources"]).await;
+        assert!(answers.iter().all(|answer| answer.status == status));
+        assert_eq!(fake.counts.load(Ordering::Relaxed), 1, "{status}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_count_that_hangs_is_given_up_for_all_who_wait() {
+    let (fake, portal) = portal_that_counts_for(Duration::from_secs(60), false);
+    let answers = look(&portal, &["/plugins", "/sources"]).await;
+    assert!(answers.iter().all(|answer| answer.status == 503 && answer.text.contains("within 10 s")));
+    assert_eq!(fake.counts.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

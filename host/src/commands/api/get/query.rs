@@ -113,10 +113,6 @@ impl GetQuery {
             details: list.output == GetOutput::Wide || is_of_events(kind),
             ..ObjectQuery::default()
         };
-        query.check_filters().map_err(|refused| {
-            let message = refused.message.trim_end_matches('.');
-            UsageError::error(format!("{message}: use `{}`", refused.command))
-        })?;
         let when = match (at, list.gone) {
             (Some(ms), _) => QueryTime::At(ms),
             _ if list.was.is_some() => QueryTime::InPhase,
