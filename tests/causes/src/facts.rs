@@ -92,9 +92,14 @@ impl<'a> LabelFacts<'a> {
     fn ready_pods(&self) -> usize {
         let changes = &self.history.changes;
         let is_newest = |at: usize| !changes[at + 1..].iter().any(|later| later.key == changes[at].key);
-        let job = self.history.header.object.name.as_str();
+        let subject = &self.history.header.object;
+        // What makes Jobs gives them its own name and more.
+        let is_of_subject = |job: &str| match job.strip_prefix(subject.name.as_str()) {
+            Some(rest) => rest.is_empty() || subject.kind != "Job" && rest.starts_with('-'),
+            None => false,
+        };
         let is_ready = |pod: &Value| {
-            pod["metadata"]["labels"]["job-name"] == job
+            pod["metadata"]["labels"]["job-name"].as_str().is_some_and(is_of_subject)
                 && pod["status"]["phase"] == "Running"
                 && pod["metadata"]["deletionTimestamp"].is_null()
                 && list(&pod["status"]["conditions"])

@@ -267,6 +267,16 @@ impl<'a> RecordLab<'a> {
         self.seen_pod(|place| place.job == job).await
     }
 
+    /// The pod of another Job that came to a kubelet as the `ordinal`th.
+    pub(super) async fn later_pod_of_job(&self, job: &str, ordinal: usize) -> Result<SeenPod> {
+        self.seen_pod(|place| place.job == job && place.ordinal == ordinal).await
+    }
+
+    /// The first pod of another Job with this completion index.
+    pub(super) async fn pod_of_job_at(&self, job: &str, index: usize) -> Result<SeenPod> {
+        self.seen_pod(|place| place.job == job && place.index == Some(index)).await
+    }
+
     async fn seen_pod(&self, is_it: impl Fn(&PodPlace) -> bool) -> Result<SeenPod> {
         until(HAPPENS_WITHIN, "a pod to be bound", async || {
             let seen = self.cluster.fleet.seen_pods(&self.namespace);

@@ -6,6 +6,7 @@
 //! has a part in this.
 
 mod capture;
+mod case;
 mod cases;
 mod controllers;
 mod kubelet;
@@ -25,7 +26,8 @@ use kubewitness_causes::{HistoryHeader, RecordedHistory, check_label, is_held_ou
 use kubewitness_harness::Scratch;
 
 use crate::cluster::ServerPrograms;
-use cases::{Case, CaseGroup};
+use case::Case;
+use cases::CaseGroup;
 use controllers::ControlledCluster;
 use lab::{RecordLab, Recording};
 use operators::RunningOperators;
@@ -73,7 +75,7 @@ pub async fn record_histories(
     Ok(())
 }
 
-/// What one run has recorded so far.
+/// The progress of one recording.
 struct HistoryRecorder<'a> {
     cluster: &'a ControlledCluster,
     folder: &'a Path,

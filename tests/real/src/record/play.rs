@@ -20,7 +20,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::cases::{self, Case};
+use super::case::Case;
+use super::cases;
 use super::controllers::ControlledCluster;
 use super::lab::{RecordLab, job};
 use crate::cluster::ServerPrograms;

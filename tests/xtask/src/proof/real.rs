@@ -18,7 +18,7 @@ use crate::services;
 
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
 /// Controllers of kinds that are not Kubernetes' own, for the recorder.
-const OPERATORS: [OperatorModule; 2] = [
+const OPERATORS: [OperatorModule; 3] = [
     OperatorModule {
         module: GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] },
         path: "sigs.k8s.io/jobset",
@@ -28,6 +28,14 @@ const OPERATORS: [OperatorModule; 2] = [
         module: GoModule { name: "kueue", programs: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
         path: "sigs.k8s.io/kueue",
         definitions: "config/components/crd/bases",
+    },
+    OperatorModule {
+        module: GoModule {
+            name: "trainer",
+            programs: &[("trainer", "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager")],
+        },
+        path: "github.com/kubeflow/trainer/v2",
+        definitions: "manifests/base/crds",
     },
 ];
 /// Other ways of watching, in Go.

@@ -29,6 +29,11 @@ pub(super) fn cases() -> Vec<Case> {
             "One Job of a JobSet ends with 7; the controller makes both anew, and they end with 0.",
             |lab| Box::pin(restarts(lab)),
         ),
+        case(
+            "job-set-restarts-then-out-of-memory",
+            "One Job of a JobSet ends with 1; in the second attempt it is killed for memory.",
+            |lab| Box::pin(restarts_in_vain(lab)),
+        ),
     ]
 }
 
@@ -73,4 +78,17 @@ async fn restarts(lab: &RecordLab<'_>) -> Result<Expected> {
     let pod = lab.pod_of_job(SECOND).await?;
     let expected = Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::ExitCode]);
     Ok(expected.ended(&pod.name, MAIN, 7).node(&pod.node))
+}
+
+async fn restarts_in_vain(lab: &RecordLab<'_>) -> Result<Expected> {
+    lab.direct(|place| match (place.job.as_str(), place.ordinal) {
+        (SECOND, 0) => PodScript::exits(MAIN, 2_500, ContainerExit::code(1)),
+        (SECOND, _) => PodScript::exits(MAIN, 2_500, ContainerExit::out_of_memory()),
+        _ => PodScript::endless(),
+    });
+    lab.subject(job_set(1)).await?;
+    lab.finished().await?;
+    let pod = lab.later_pod_of_job(SECOND, 1).await?;
+    let expected = Expected::new(Cause::OutOfMemory, Outcome::Failed).also(&[Cause::ExitCode]);
+    Ok(expected.ended(&pod.name, MAIN, 137).node(&pod.node))
 }

@@ -7,33 +7,11 @@ mod job_sets;
 mod kueue;
 mod people;
 mod policies;
+mod train_jobs;
 mod waiting;
 
-use std::future::Future;
-use std::pin::Pin;
-
-use anyhow::Result;
-use kubewitness_causes::Expected;
-
-use super::lab::RecordLab;
+use super::case::{Case, case};
 use super::operators::OperatorKind;
-
-type CaseRun<'a> = Pin<Box<dyn Future<Output = Result<Expected>> + 'a>>;
-
-pub(super) struct Case {
-    pub(super) name: &'static str,
-    /// The events, in a sentence.
-    pub(super) scenario: &'static str,
-    pub(super) run: for<'a> fn(&'a RecordLab<'a>) -> CaseRun<'a>,
-}
-
-const fn case(
-    name: &'static str,
-    scenario: &'static str,
-    run: for<'a> fn(&'a RecordLab<'a>) -> CaseRun<'a>,
-) -> Case {
-    Case { name, scenario, run }
-}
 
 /// Cases that need the same controllers beside Kubernetes' own.
 pub(super) struct CaseGroup {
@@ -62,6 +40,7 @@ pub(super) fn groups() -> Vec<CaseGroup> {
         group(&[], all()),
         group(&[OperatorKind::JobSets], job_sets::cases()),
         group(&[OperatorKind::Kueue], kueue::cases()),
+        group(&[OperatorKind::JobSets, OperatorKind::Trainer], train_jobs::cases()),
         CaseGroup { has_pods_deadline: true, ..group(&[OperatorKind::Kueue], kueue::cases_with_deadline()) },
     ]
 }

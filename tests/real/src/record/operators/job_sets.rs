@@ -22,7 +22,7 @@ const WEBHOOK: OperatorWebhook = OperatorWebhook {
 
 pub(super) async fn start(cluster: &RealCluster, programs: &ServerPrograms) -> Result<OperatorProcess> {
     let folder = OperatorFolder::make(NAME, cluster, programs)?;
-    folder.define_kinds(cluster, &format!("/apis/{GROUP}/{}/jobsets", WEBHOOK.version)).await?;
+    folder.define_kinds(cluster, &format!("{GROUP}/{}", WEBHOOK.version), "jobsets").await?;
     let config = folder.write_config(&configuration(&folder.path, folder.port))?;
     let mut command = bound_command(folder.built.join(NAME));
     let started = folder.start(NAME, command.arg("--config").arg(config), cluster).await?;

@@ -47,7 +47,7 @@ const fn of_kueue(resource: &'static str, kind: &'static str, changes: bool) -> 
 
 pub(super) async fn start(cluster: &RealCluster, programs: &ServerPrograms) -> Result<OperatorProcess> {
     let folder = OperatorFolder::make(NAME, cluster, programs)?;
-    folder.define_kinds(cluster, &format!("/apis/{GROUP}/{VERSION}/workloads")).await?;
+    folder.define_kinds(cluster, &format!("{GROUP}/{VERSION}"), "workloads").await?;
     let started = run(&folder, cluster, None).await?;
     started.register(NAME, &WEBHOOKS, cluster).await?;
     create(cluster, "resourceflavors", json!({"kind": "ResourceFlavor", "metadata": {"name": FLAVOR}}))

@@ -6,6 +6,7 @@
 
 mod job_sets;
 mod kueue;
+mod trainer;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -36,6 +37,8 @@ const ENDED_WITHIN: Duration = Duration::from_secs(30);
 pub(super) enum OperatorKind {
     JobSets,
     Kueue,
+    /// It makes JobSets, so it needs their controller.
+    Trainer,
 }
 
 /// The controllers of one recording.
@@ -56,6 +59,7 @@ impl<'a> RunningOperators<'a> {
             let started = match kind {
                 OperatorKind::JobSets => job_sets::start(cluster, programs).await,
                 OperatorKind::Kueue => kueue::start(cluster, programs).await,
+                OperatorKind::Trainer => trainer::start(cluster, programs).await,
             };
             running.insert(*kind, started.with_context(|| format!("starting {kind:?}"))?);
         }
@@ -117,15 +121,17 @@ impl OperatorFolder {
         Ok(path)
     }
 
-    /// Creates the definitions of the kinds, and waits until the API server serves the last of these paths.
-    async fn define_kinds(&self, cluster: &RealCluster, served: &str) -> Result<()> {
+    /// Creates the definitions of the kinds, and waits until the API server tells that it serves this resource of the
+    /// API. A controller that is started before is told of no such kind, and ends.
+    async fn define_kinds(&self, cluster: &RealCluster, api: &str, resource: &str) -> Result<()> {
         let kubectl =
             Kubectl::find(cluster.kubeconfig(), cluster.folder()).context("kubectl is not on the PATH")?;
         // A definition is too large for what `apply` notes in an annotation.
         kubectl.ok(&["create", "-f", &self.built.join(DEFINITIONS).display().to_string()]).await?;
-        until(READY_WITHIN, &format!("the API server to serve {served}"), async || {
-            let (code, _) = cluster.request(Method::GET, served, None).await?;
-            Ok((code == 200).then_some(()))
+        until(READY_WITHIN, &format!("the API server to serve {resource} of {api}"), async || {
+            let (_, known) = cluster.request(Method::GET, &format!("/apis/{api}"), None).await?;
+            let mut resources = known["resources"].as_array().into_iter().flatten();
+            Ok(resources.any(|known| known["name"] == resource).then_some(()))
         })
         .await
     }

@@ -28,6 +28,9 @@ struct FailureStates<'a> {
 /// How a pod ended.
 pub(super) struct PodFailure {
     cause: Cause,
+    /// The position of the state that first showed it. A controller deletes a failed pod later, and its last state may
+    /// belong to a time when the next attempt has begun.
+    first_seq: Seq,
     completion_index: Option<u32>,
     index_failures: Option<u32>,
 }
@@ -100,6 +103,7 @@ impl FailureStates<'_> {
         let requested_ms = requested.chain(self.deleting_ms).min();
         let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
             cause: pod_end::end_cause(state, pod, requested_ms, events),
+            first_seq: self.first.seq,
             completion_index: pod.and_then(PodDocument::completion_index),
             index_failures: pod.and_then(PodDocument::index_failures),
         };
@@ -224,7 +228,7 @@ pub(super) fn of_failure(
     };
     let named = failures.iter().position(is_named);
     let restart = last_restart(story);
-    let is_of_last_attempt = |failure: &PodFailure| by_itself(failure) && failure.cause.seq > restart;
+    let is_of_last_attempt = |failure: &PodFailure| by_itself(failure) && failure.first_seq > restart;
     let first = named.or_else(|| failures.iter().position(is_of_last_attempt));
     let first = first.or_else(|| failures.iter().position(by_itself));
     // A disruption alone counts if the policy was changed since, and a deletion counts if nothing else

@@ -347,6 +347,7 @@ fn outcome_of(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Out
         // The next attempt can't start, so the object waits.
         phase::RESTARTING if waits::stuck_pod(story).is_some() => Outcome::Waiting,
         phase::RUNNING | phase::RESTARTING => Outcome::Running,
+        _ if waits::silent_run(story).is_some() && waits::has_running_pod(story) => Outcome::Running,
         _ => Outcome::Waiting,
     }
 }

@@ -29,6 +29,11 @@ pub(super) fn is_preempted(workload: &State) -> bool {
     workload.status.phase == phase::PREEMPTED && workload.status.reason == "Preempted"
 }
 
+/// Whether Kueue took back the workload because somebody deactivated it.
+pub(super) fn is_deactivated(workload: &State) -> bool {
+    workload.status.phase == phase::PREEMPTED && workload.status.reason == "Deactivated"
+}
+
 /// Whether Kueue took back the workload because its pods were not ready in time.
 fn is_not_ready_in_time(workload: &State) -> bool {
     workload.status.phase == phase::PREEMPTED && workload.status.reason == NOT_READY_IN_TIME
@@ -39,7 +44,7 @@ pub(super) fn eviction_before_run<'a>(story: &ExplainedStates<'a>) -> Option<&'a
     newest_workload(story).filter(|workload| is_not_ready_in_time(workload)).map(|it| &*it.status.reason)
 }
 
-/// What the workload keeps its owner waiting for; `None` once it is admitted.
+/// The wait that the workload causes; `None` once it is admitted.
 pub(super) fn wait_kind(workload: &State) -> Option<CauseKind> {
     let Status { phase, reason, message, .. } = &*workload.status;
     let admitted = [phase::ADMITTED, phase::STARTING, phase::RUNNING, phase::RESTARTING];

@@ -29,13 +29,13 @@ pub(super) fn explain_in_sentences(
     let Some(last) = story.last_state() else { return String::new() };
     let (status, times) = (last_work_status(last), PhaseTimes::of(story.states, now_ms));
     let mut parts = waiting_clauses(story, owner, why, now_ms);
-    if times.running_ms > 0 {
-        let runs = last.status.phase == phase::RUNNING && last.change == Change::Present;
-        parts.push(format!(
-            "{} {}",
-            if runs { "has run for" } else { "ran" },
-            duration_text(times.running_ms)
-        ));
+    let silent_run = waits::silent_run(story);
+    let silent_ms = silent_run.map_or(0, |(from_ms, to_ms)| to_ms.unwrap_or(now_ms).saturating_sub(from_ms));
+    let running_ms = times.running_ms.max(silent_ms);
+    if running_ms > 0 {
+        let says_so = last.status.phase == phase::RUNNING && last.change == Change::Present;
+        let runs = says_so || silent_run.is_some() && why.outcome == Outcome::Running;
+        parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, duration_text(running_ms)));
     }
     let interruptions = waits::run_interruptions(story, now_ms);
     parts.extend(interruption_clauses(story, &interruptions));
@@ -71,7 +71,7 @@ pub(super) fn headline_clause(story: &ExplainedStates<'_>, status: &Status, why:
     capitalize_first(clauses.first().map(String::as_str).unwrap_or_default())
 }
 
-/// What the clauses of one sentence have in common.
+/// The facts that the clauses of one sentence share.
 struct ClauseScene<'a> {
     story: &'a ExplainedStates<'a>,
     /// The uid of the object that the sentence is about.

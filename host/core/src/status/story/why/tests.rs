@@ -53,7 +53,7 @@ impl WitnessedJob {
             let deleted = Arc::new(StatusRules::deleted_status(&status));
             previous = Some(std::mem::replace(&mut status, deleted));
         }
-        let is_job = object.kind == "Job";
+        let is_subject = ["Job", "JobSet", "TrainJob"].contains(&object.kind.as_str());
         let state = Arc::new(State {
             id: StateId::parse("x"),
             seq,
@@ -70,7 +70,7 @@ impl WitnessedJob {
             quotes_none_under: None,
         });
         self.documents.insert(seq, bytes);
-        if is_job { self.states.push(state) } else { self.related.push(state) }
+        if is_subject { self.states.push(state) } else { self.related.push(state) }
     }
 
     fn story(&self) -> ExplainedStates<'_> {
@@ -739,6 +739,55 @@ fn pods_of_other_indexes_that_failed_are_no_attempts_of_one() {
         .why();
     let is_its_own = another.sentence.contains("failed after 2 of 3 attempts of its index: ");
     assert!(is_its_own, "not that of 4: {}", another.sentence);
+}
+
+#[test]
+fn an_object_without_a_status_runs_as_its_pods_do() {
+    let train_job = |status: &Value| {
+        json!({"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": {"name": "job", "uid": "job", "namespace": "team"}, "status": status})
+    };
+    let begun = || WitnessedJob::default().at(0, &train_job(&json!({}))).at(4, &running("a"));
+    let why = begun().why();
+    assert_eq!((why.outcome, &*why.sentence), (Outcome::Running, "Waited 4 s to start, has run for 1 min"));
+    let failed = json!({"conditions": [{"type": "Failed", "status": "True", "reason": "FailedJobs"}]});
+    let why = begun().at(10, &ended("a", 2, "Error", 10)).at(11, &train_job(&failed)).why();
+    assert_eq!(
+        why.sentence,
+        "Waited 4 s to start, ran 7 s, failed: container main of pod a on node n1 exited with 2"
+    );
+    let waits = WitnessedJob::default().at(0, &train_job(&json!({}))).why();
+    assert_eq!(waits.outcome, Outcome::Waiting);
+}
+
+#[test]
+fn a_pod_of_an_earlier_attempt_that_is_deleted_later_does_not_explain_the_last_failure() {
+    let job_set = |status: Value| {
+        json!({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {"name": "job", "uid": "job", "namespace": "team"},
+            "spec": {"replicatedJobs": [{"name": "workers", "replicas": 1}]}, "status": status})
+    };
+    let jobs = |active: u32, ready: u32, failed: u32, restarts: u32| {
+        let jobs = json!([{"name": "workers", "active": active, "ready": ready, "failed": failed}]);
+        job_set(json!({"restarts": restarts, "replicatedJobsStatus": jobs}))
+    };
+    let failed = json!({"restarts": 1, "conditions": [{
+        "type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "message": "no restart is left"}]});
+    let first = ended("a", 1, "Error", 10);
+    let why = WitnessedJob::default()
+        .at(0, &jobs(1, 0, 0, 0))
+        .at(3, &running("a"))
+        .at(4, &jobs(1, 1, 0, 0))
+        .at(10, &first)
+        .at(11, &jobs(0, 0, 0, 1))
+        // Its controller deletes the pod when the next attempt has begun.
+        .at(12, &deleting(first, 12))
+        .at(14, &running("b"))
+        .at(15, &jobs(1, 1, 0, 1))
+        .at(20, &ended("b", 137, "OOMKilled", 20))
+        .at(21, &job_set(failed))
+        .why();
+    assert_eq!(why.cause.expect("a cause").kind, CauseKind::OutOfMemory, "{}", why.sentence);
 }
 
 #[test]

@@ -244,6 +244,7 @@ fn run_interruption<'a>(
         .filter(|state| state.status.phase == phase::PREEMPTED)
         .find(|state| state.observed_ms > ran_from && state.observed_ms < until_ms);
     let (kind, message) = match taken_back {
+        Some(workload) if queue::is_deactivated(workload) => (InterruptionKind::Suspended, ""),
         Some(workload) if queue::is_preempted(workload) => {
             (InterruptionKind::Preempted, &*workload.status.message)
         }
@@ -279,6 +280,26 @@ fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
         seq: refused.seq,
         ..Cause::default()
     })
+}
+
+/// From when to when an object ran that never says so itself; without an end while a pod of it runs. A TrainJob of
+/// Trainer 2.0 has no status before its end.
+pub(super) fn silent_run(story: &ExplainedStates<'_>) -> Option<(u64, Option<u64>)> {
+    let last = story.last_state()?;
+    let says = |state: &State| !matches!(state.status.phase.as_str(), phase::PENDING | phase::UNKNOWN);
+    let own = story.states.iter().filter(|state| state.change == Change::Present);
+    if super::is_pod(&last.object) || own.clone().any(|state| says(state) && !state.status.terminal) {
+        return None;
+    }
+    let runs = |state: &&State| state.change == Change::Present && state.status.phase == phase::RUNNING;
+    let from_ms = story.pod_states().find(runs)?.observed_ms;
+    let end = story.states.iter().find(|state| super::super::has_ended(state));
+    Some((from_ms, end.map(|state| state.observed_ms)))
+}
+
+/// Whether a pod of the object runs now.
+pub(super) fn has_running_pod(story: &ExplainedStates<'_>) -> bool {
+    newest_per_object(story.pod_states()).any(|state| state.status.phase == phase::RUNNING)
 }
 
 /// The reason of a wait. `None` stands for starting up: images, volumes, init containers.
@@ -323,6 +344,7 @@ pub(super) fn before_first_run(
 ) -> Vec<(WaitReason, u64)> {
     let has_queue = has_queue(story, owner);
     let knows_queue = story.related.iter().any(|state| is_workload(&state.object));
+    let silent_from = silent_run(story).map(|(from_ms, _)| from_ms);
     let mut changes: Vec<(&State, bool)> = story.related.iter().map(|state| (&**state, false)).collect();
     changes.retain(|(state, _)| super::is_pod(&state.object) || is_workload(&state.object));
     changes.extend(story.states.iter().map(|state| (&**state, true)));
@@ -338,7 +360,8 @@ pub(super) fn before_first_run(
         }
         let Some(own) = moment.own else { continue };
         // A failed attempt has run, even if it was never ready.
-        let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING);
+        let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING)
+            || silent_from.is_some_and(|from_ms| state.observed_ms >= from_ms);
         if has_begun || super::super::has_ended(own) {
             break;
         }

@@ -4,10 +4,10 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::json;
 
+use super::super::super::case::{Case, case};
 use super::super::super::kubelet::{ContainerExit, Obstacle, PodScript};
 use super::super::super::lab::{JOB, MAIN, RecordLab, has_condition, job};
-use super::super::{Case, case};
-use super::{QUEUE, is_taken_back, open_queue, submit};
+use super::{QUEUE, await_eviction, open_queue, submit};
 
 const NO_IMAGE: &str = "failed to pull and unpack image \"registry.example/ml/trainer:2.4\": failed to resolve reference \
     \"registry.example/ml/trainer:2.4\": registry.example/ml/trainer:2.4: not found";
@@ -100,7 +100,7 @@ async fn not_ready(lab: &RecordLab<'_>, is_pushed: bool) -> Result<Expected> {
     open_queue(lab, "1", json!({})).await?;
     submit(lab, "1", json!({})).await?;
     let pod = lab.pod(0).await?;
-    is_taken_back(lab, &pod.name).await?;
+    await_eviction(lab, &pod.name).await?;
     if is_pushed {
         lab.finished().await?;
         return Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::ImagePull]));

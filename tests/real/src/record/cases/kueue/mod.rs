@@ -9,9 +9,9 @@ mod queue;
 use anyhow::Result;
 use serde_json::{Value, json};
 
+use super::super::case::Case;
 use super::super::lab::{JOB, MAIN, RecordLab, container, has_condition, job};
 use super::super::operators::{KUEUE, KUEUE_VERSION, URGENT, cluster_queue};
-use super::Case;
 
 /// The queue of the namespace.
 const QUEUE: &str = "main";
@@ -75,7 +75,7 @@ async fn workload_until(lab: &RecordLab<'_>, what: &str, is_so: impl Fn(&Value) 
 }
 
 /// Waits until Kueue has said that the Job has no quota.
-async fn is_queued(lab: &RecordLab<'_>) -> Result<Value> {
+async fn await_queued(lab: &RecordLab<'_>) -> Result<Value> {
     let is_so = |workload: &Value| {
         let conditions = workload["status"]["conditions"].as_array();
         conditions.into_iter().flatten().any(|it| it["type"] == "QuotaReserved" && it["status"] == "False")
@@ -84,7 +84,7 @@ async fn is_queued(lab: &RecordLab<'_>) -> Result<Value> {
 }
 
 /// Waits until Kueue has taken the running Job back, and its pod is gone.
-async fn is_taken_back(lab: &RecordLab<'_>, pod: &str) -> Result<Value> {
+async fn await_eviction(lab: &RecordLab<'_>, pod: &str) -> Result<Value> {
     let workload = workload_until(lab, "an evicted Workload", |it| has_condition(it, "Evicted")).await?;
     lab.await_end(&format!("pods/{}/{pod}", lab.namespace)).await?;
     Ok(workload)

@@ -4,11 +4,11 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
+use super::super::super::case::{Case, case};
 use super::super::super::kubelet::{ContainerExit, PodScript};
 use super::super::super::lab::{JOB, MAIN, RecordLab};
-use super::super::{Case, case};
 use super::{
-    QUEUE, cluster_path, cluster_queue, is_queued, is_taken_back, local_path, local_queue, open_queue,
+    QUEUE, await_eviction, await_queued, cluster_path, cluster_queue, local_path, local_queue, open_queue,
     submit, workload_until,
 };
 
@@ -58,7 +58,7 @@ async fn on_hold(lab: &RecordLab<'_>, cluster: Value, local: Value) -> Result<Ex
     lab.post(&cluster_path(""), cluster_queue(&lab.namespace, "2", &cluster)).await?;
     local_queue(lab, QUEUE, &lab.namespace, local).await?;
     submit(lab, "1", json!({})).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     Ok(Expected::new(Cause::Suspended, Outcome::Waiting))
 }
 
@@ -77,7 +77,7 @@ async fn drained(lab: &RecordLab<'_>, is_opened: bool) -> Result<Expected> {
     lab.sleep(2).await;
     let queue = cluster_path(&format!("/{}", lab.namespace));
     lab.patch(&queue, json!({"spec": {"stopPolicy": "HoldAndDrain"}})).await?;
-    is_taken_back(lab, &pod.name).await?;
+    await_eviction(lab, &pod.name).await?;
     if !is_opened {
         return Ok(Expected::new(Cause::Suspended, Outcome::Waiting));
     }
@@ -101,7 +101,7 @@ async fn deactivated(lab: &RecordLab<'_>, is_activated: bool) -> Result<Expected
     let workload = workload_until(lab, "a Workload", |_| true).await?;
     lab.sleep(2).await;
     set_active(lab, &workload, false).await?;
-    is_taken_back(lab, &pod.name).await?;
+    await_eviction(lab, &pod.name).await?;
     if !is_activated {
         return Ok(Expected::new(Cause::Suspended, Outcome::Waiting));
     }
@@ -114,7 +114,7 @@ async fn deactivated(lab: &RecordLab<'_>, is_activated: bool) -> Result<Expected
 async fn deactivated_while_queued(lab: &RecordLab<'_>) -> Result<Expected> {
     open_queue(lab, "1", json!({})).await?;
     submit(lab, "2", json!({})).await?;
-    let workload = is_queued(lab).await?;
+    let workload = await_queued(lab).await?;
     lab.sleep(2).await;
     set_active(lab, &workload, false).await?;
     lab.sleep(2).await;
@@ -127,7 +127,7 @@ async fn deleted(lab: &RecordLab<'_>, is_admitted: bool) -> Result<Expected> {
     if is_admitted {
         lab.running_pod(0).await?;
     } else {
-        is_queued(lab).await?;
+        await_queued(lab).await?;
     }
     lab.delete(&lab.path("batch", &format!("jobs/{JOB}?propagationPolicy=Background"))).await?;
     lab.await_end(&lab.job_key()).await?;

@@ -4,11 +4,11 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
+use super::super::super::case::{Case, case};
 use super::super::super::kubelet::{ContainerExit, PodScript};
 use super::super::super::lab::{JOB, MAIN, RecordLab};
-use super::super::{Case, case};
 use super::{
-    URGENT_JOB, cluster_path, cluster_queue, is_taken_back, local_queue, open_queue, submit, submit_urgent,
+    URGENT_JOB, await_eviction, cluster_path, cluster_queue, local_queue, open_queue, submit, submit_urgent,
 };
 
 /// The queue of the namespace for the cluster's queue that lends quota.
@@ -62,7 +62,7 @@ async fn preempted(lab: &RecordLab<'_>) -> Result<Expected> {
     let pod = lab.running_pod(0).await?;
     lab.sleep(2).await;
     submit_urgent(lab, URGENT_JOB, "1", super::QUEUE).await?;
-    is_taken_back(lab, &pod.name).await?;
+    await_eviction(lab, &pod.name).await?;
     lab.running_other(URGENT_JOB).await?;
     Ok(Expected::new(Cause::Preempted, Outcome::Waiting).by(URGENT_JOB))
 }
@@ -130,7 +130,7 @@ async fn reclaimed(lab: &RecordLab<'_>, runs_again: bool) -> Result<Expected> {
     let mut owners = super::queued_job("evaluate", "1", &json!({}));
     owners["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": LENDER});
     lab.create("batch", "jobs", owners).await?;
-    is_taken_back(lab, &pod.name).await?;
+    await_eviction(lab, &pod.name).await?;
     if !runs_again {
         lab.running_other("evaluate").await?;
         return Ok(Expected::new(Cause::Preempted, Outcome::Waiting).by("evaluate"));

@@ -4,10 +4,10 @@ use anyhow::Result;
 use kubewitness_causes::{Cause, Expected, Outcome};
 use serde_json::{Value, json};
 
+use super::super::super::case::{Case, case};
 use super::super::super::kubelet::{ContainerExit, PodScript};
 use super::super::super::lab::{JOB, MAIN, RecordLab, container, job};
-use super::super::{Case, case};
-use super::{QUEUE, is_queued, local_queue, open_queue, queued_job, submit, workload_until};
+use super::{QUEUE, await_queued, local_queue, open_queue, queued_job, submit, workload_until};
 
 /// The Job that has the quota first.
 const EARLIER: &str = "earlier";
@@ -69,7 +69,7 @@ async fn admitted_later(lab: &RecordLab<'_>, code: i64) -> Result<Expected> {
     lab.create("batch", "jobs", queued_job(EARLIER, "1", &json!({}))).await?;
     lab.running_other(EARLIER).await?;
     submit(lab, "1", json!({"backoffLimit": 0})).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     lab.finished().await?;
     if code == 0 {
         return Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Quota]));
@@ -84,14 +84,14 @@ async fn behind_another(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.create("batch", "jobs", queued_job(EARLIER, "1", &json!({}))).await?;
     lab.running_other(EARLIER).await?;
     submit(lab, "1", json!({})).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     Ok(Expected::new(Cause::Quota, Outcome::Waiting))
 }
 
 async fn too_much(lab: &RecordLab<'_>) -> Result<Expected> {
     open_queue(lab, "2", json!({})).await?;
     submit(lab, "1", json!({"parallelism": 4, "completions": 4})).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     Ok(Expected::new(Cause::Quota, Outcome::Waiting))
 }
 
@@ -104,7 +104,7 @@ async fn not_covered(lab: &RecordLab<'_>) -> Result<Expected> {
     let mut queued = job(JOB, &json!({}), &json!({"containers": [with_gpu]}));
     queued["metadata"]["labels"] = json!({"kueue.x-k8s.io/queue-name": QUEUE});
     lab.create("batch", "jobs", queued).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     Ok(Expected::new(Cause::Quota, Outcome::Waiting))
 }
 
@@ -112,7 +112,7 @@ async fn quota_raised(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|_| PodScript::exits(MAIN, 1_500, ContainerExit::code(0)));
     open_queue(lab, "1", json!({})).await?;
     submit(lab, "2", json!({})).await?;
-    is_queued(lab).await?;
+    await_queued(lab).await?;
     lab.sleep(6).await;
     let groups = super::cluster_queue("any", "2", &json!({}))["spec"]["resourceGroups"].clone();
     let path = super::cluster_path(&format!("/{}", lab.namespace));
