@@ -27,12 +27,14 @@ use crate::repair::history::landmarks::fetch_at_version;
 use crate::repair::lookup::{fate_now, fetch_current, is_absent, left_at, report_revived};
 use crate::repair::report::discrepancy::report_discrepancy;
 use crate::repair::single_objects::read_back_and_report;
+use crate::repair::walk_back::OldVersions;
 use crate::repair::walk_back::versions::{bound_after, missing_between};
 use crate::source::handle::{ServerLimit, count};
 use crate::source::input::{ReadStory, StoryStep, WriterClosed, WriterInput, await_settled};
 use crate::source::missing::reason;
 use crate::source::parts::SourceParts;
 use crate::source::round::{CompleteSince, MovedObject, NameRead, UidSet, VanishedObject};
+use crate::version::version_number;
 
 /// How many differences one audit follows up. More of them mean an outage, not a lost event; the next audit
 /// finds the others.
@@ -285,6 +287,30 @@ impl ListAuditor {
         is_it.then(|| with_kind(answer.slice_ref(item), &envelope, &spec.api_version, &spec.kind))
     }
 
+    /// The versions of an object between its last witnessed version and its end, which is not known yet. They
+    /// are read back here and not together with the end: an audit that finds the end lost would read back the
+    /// older ones after the newest.
+    async fn versions_before_end(
+        &self,
+        resource: &SourceResource,
+        object: &Arc<ObjectRef>,
+        floor: Version,
+        listed: &Version,
+    ) -> Vec<StoryStep> {
+        let missing = |hole| StoryStep::MissingVersions(Arc::clone(object), hole);
+        let Some(newest) = self.as_listed(resource, object, listed).await else {
+            let why = "the object has ended since it was listed";
+            let hole = missing_between(&floor, &Version::new(&bound_after(listed)), reason::UNREADABLE, why);
+            return hole.map(missing).into_iter().collect();
+        };
+        let exact = OldVersions::beside_watch(&self.parts, resource, version_number(listed));
+        let since = CompleteSince::since_floor(floor);
+        let walked = exact.walk_versions(exact.object_deadline(), object, since, listed).await;
+        let older = walked.found.into_iter().map(|(_, document)| document);
+        let documents = older.chain([newest]).map(StoryStep::Late);
+        walked.hole.map(missing).into_iter().chain(documents).collect()
+    }
+
     /// An object whose end was witnessed can't exist again, so the history is another one. The reader checks
     /// that.
     async fn report_revived(&self, object: &ObjectRef) -> Result<AuditFailure, WriterClosed> {
@@ -348,9 +374,8 @@ impl ListAuditor {
                 // An unknown object came and went during the watch. The watch delivers, or has delivered, the
                 // end of a known one; earlier versions are late.
                 if let Some(floor) = known.filter(|_| difference == AuditDifference::Newer) {
-                    let document = self.as_listed(resource, &object, &listed_at).await;
                     found.push(report_discrepancy(&self.parts, &object, Some(&floor), Some(&listed_at)));
-                    late.extend(before_end(&object, &floor, &listed_at, document));
+                    late.extend(self.versions_before_end(resource, &object, floor, &listed_at).await);
                 }
                 continue;
             };
@@ -403,20 +428,6 @@ impl ListAuditor {
     async fn send(&self, input: WriterInput) -> Result<(), WriterClosed> {
         self.inputs.send(input).await.map_err(|_| WriterClosed)
     }
-}
-
-/// The facts about an object between its last witnessed version and its end.
-fn before_end(
-    object: &Arc<ObjectRef>,
-    floor: &Version,
-    listed: &Version,
-    document: Option<Bytes>,
-) -> impl Iterator<Item = StoryStep> {
-    let before = document.as_ref().map_or_else(|| Version::new(&bound_after(listed)), |_| listed.clone());
-    let hole =
-        missing_between(floor, &before, reason::UNREADABLE, "the object has ended since it was listed");
-    let hole = hole.map(|hole| StoryStep::MissingVersions(Arc::clone(object), hole));
-    hole.into_iter().chain(document.map(StoryStep::Late))
 }
 
 #[cfg(test)]

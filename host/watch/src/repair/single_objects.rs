@@ -20,8 +20,6 @@ use crate::repair::lookup::end_of_former;
 use crate::repair::report::discrepancy::report_discrepancy;
 use crate::repair::rounds::{came_of, walk_name};
 use crate::repair::walk_back::OldVersions;
-use crate::repair::walk_back::budget::RequestBudget;
-use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::requests::may_pass;
 use crate::repair::walk_back::versions::missing_between;
 use crate::source::handle::count;
@@ -195,12 +193,9 @@ async fn read_back(
     jobs: Vec<NameRead>,
     resource: &SourceResource,
 ) -> Result<(), WriterClosed> {
-    let budget = &parts.tuning.walk;
-    let limits = RequestBudget::new(budget.requests, budget.time);
-    let compaction = Arc::new(CompactionBounds::new(newest_asked(&jobs)));
-    let exact = OldVersions::new(Arc::clone(parts), resource.clone(), limits, compaction);
+    let exact = OldVersions::beside_watch(parts, resource, newest_asked(&jobs));
     let walking = jobs.into_iter().map(|job| walk_name(&exact, job, None));
-    let mut walking = stream::iter(walking).buffer_unordered(budget.concurrency.max(1));
+    let mut walking = stream::iter(walking).buffer_unordered(parts.tuning.walk.concurrency.max(1));
     while let Some(walk) = walking.next().await {
         let release = Some(Arc::clone(&walk.report.object));
         let story = ReadStory { round: None, epoch: Some(epoch), steps: walk.report.into_steps(), release };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use futures::future::join_all;
+use kubewitness_portal::PortalOptions;
 
 use crate::access::GuardedPortal;
 use crate::fake::FakeViews;
@@ -22,7 +23,9 @@ fn slow_portal(broken: bool) -> (Arc<FakeViews>, Router) {
 fn portal_that_counts_for(time: Duration, broken: bool) -> (Arc<FakeViews>, Router) {
     let slow_count = Some(time);
     let fake = Arc::new(FakeViews { slow_count, broken, ..FakeViews::default() });
-    (fake.clone(), kubewitness_portal::router(fake, &options()))
+    // As long as in production: longer than a count may take.
+    let options = PortalOptions { request_timeout: PortalOptions::default().request_timeout, ..options() };
+    (fake.clone(), kubewitness_portal::router(fake, &options))
 }
 
 /// Fifty tabs look again, each at one of these addresses.

@@ -345,23 +345,6 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_filter_that_a_kind_lacks_is_refused_with_the_command_to_use() {
-        for (words, wanted) in [
-            (&["pods", "--cause", "exit-code"][..], "use `kubewitness get jobs --cause exit-code`"),
-            (
-                &["jobs,po", "--cause", "evicted"],
-                "`po` have no cause: the cause of a failed pod is that of its job",
-            ),
-            (&["event/x", "--phase", "Failed"], "Events have no phase"),
-            (&["nodes", "-n", "research"], "are in no namespace: use `kubewitness get nodes`"),
-        ] {
-            let refused = all_asked(words).err().expect("it is refused");
-            assert!(refused.is::<UsageError>() && refused.to_string().contains(wanted), "{refused}");
-        }
-        assert!(all_asked(&["all", "--cause", "evicted", "-n", "research"]).is_ok());
-    }
-
-    #[test]
     fn several_kinds_and_names_are_several_questions() {
         let queried = |arguments: &[&str]| -> Vec<(String, Option<String>)> {
             let all = all_asked(arguments).unwrap().into_iter();

@@ -23,8 +23,6 @@ use tokio::time::timeout;
 use crate::connect::resource::SourceResource;
 use crate::judge::object::check;
 use crate::repair::walk_back::OldVersions;
-use crate::repair::walk_back::budget::RequestBudget;
-use crate::repair::walk_back::compaction::CompactionBounds;
 use crate::repair::walk_back::versions::ExactAnswer;
 use crate::source::parts::SourceParts;
 
@@ -320,11 +318,8 @@ pub(crate) fn old_versions_reader(
     resource: &SourceResource,
     newest: u64,
 ) -> OldVersions {
-    let walk = &parts.tuning.walk;
-    let budget = RequestBudget::new(walk.requests, walk.time);
-    let compaction = Arc::new(CompactionBounds::new(Some(newest.into())));
-    let exact = OldVersions::new(Arc::clone(parts), resource.clone(), budget, compaction);
-    exact.with_patience(walk.time_per_object)
+    let exact = OldVersions::beside_watch(parts, resource, Some(newest.into()));
+    exact.with_patience(parts.tuning.walk.time_per_object)
 }
 
 pub(crate) fn version_of(number: u64) -> Version {

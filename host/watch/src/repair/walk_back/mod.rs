@@ -107,6 +107,14 @@ impl OldVersions {
         Self { parts, resource, budget, compaction, busy, away: AWAY, refused: AtomicBool::new(false) }
     }
 
+    /// For single objects, while the watch goes on. `newest` is the newest version that is asked for.
+    pub fn beside_watch(parts: &Arc<SourceParts>, resource: &SourceResource, newest: Option<u128>) -> Self {
+        let walk = &parts.tuning.walk;
+        let budget = RequestBudget::new(walk.requests, walk.time);
+        let compaction = Arc::new(CompactionBounds::new(newest));
+        Self::new(Arc::clone(parts), resource.clone(), budget, compaction)
+    }
+
     /// Sets the patience for a read that somebody waits for.
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { busy: patience, away: patience, ..self }

@@ -95,7 +95,7 @@ async fn replayed(browser: &Browser, troubles: &Troubles<'_>) -> Result<()> {
     reads(browser, &["3 dead letters", "Choose", "trapped"]).await?;
     let replay = "const form = document.querySelector('form.replay'); form.querySelector('[name=seq]').checked = true; \
         form.querySelector('[name=reason]').value = 'the receiver is back'; \
-        [...form.querySelectorAll('button')].find((it) => it.textContent === 'Replay').click()";
+        [...form.querySelectorAll('button')].find((it) => it.textContent.trim() === 'Replay').click()";
     browser.follow(replay).await?;
     reads(browser, &["The replay of 1 state has begun", "What was done", "the receiver is back"]).await?;
     let records = troubles.get("deadletters/records").await?;

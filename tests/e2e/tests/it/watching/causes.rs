@@ -61,6 +61,9 @@ async fn agrees(portal: &str, cause: &str) -> Result<()> {
     ensure!(other.iter().all(|job| job["cause"] == "configuration"), "{other:?}");
     let wide = ask(portal, &["jobs", "--cause", cause, "-o", "wide"]).await?;
     ensure!(wide.contains(" CAUSE ") && wide.contains(cause), "{wide}");
+    let (code, _, stderr) = command(&["get", "pods", "--cause", cause, "--server", portal]).await?;
+    let instead = format!("kubewitness get jobs --cause {cause}");
+    ensure!(code != Some(0) && stderr.contains(&instead), "pods have no cause: {code:?}, {stderr}");
     let page = http().get(format!("{portal}/?cause={cause}&range=hour")).send().await?.text().await?;
     let words = cause.replace('-', " ");
     ensure!(page.contains(&format!(">{words}</a>")) && page.contains("class=\"chip\""), "{page}");
