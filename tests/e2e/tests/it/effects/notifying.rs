@@ -239,8 +239,12 @@ async fn more_outcomes_than_a_service_takes_at_once_are_all_told_at_its_rate_and
             fails_with(&simulator, name, &"&".repeat(200), &"&".repeat(2000)).await?;
         }
         let services = ["slack", "dingtalk", "wecom"];
+        let said = |service: &str| Value::from(chats.of(service).taken).to_string();
         until(PACED_WITHIN, "every service to have all messages", async || {
-            let is_told = |service: &&str| chats.of(service).taken.len() >= JOBS_AT_ONCE;
+            let is_told = |service: &&str| {
+                let said = said(service);
+                names.iter().all(|name| said.contains(name.as_str()))
+            };
             Ok(services.iter().all(is_told).then_some(()))
         })
         .await
@@ -248,11 +252,9 @@ async fn more_outcomes_than_a_service_takes_at_once_are_all_told_at_its_rate_and
         run.stop().await?;
         for service in services {
             let chat = chats.of(service);
-            ensure!(chat.refused.is_empty() && chat.taken.len() == JOBS_AT_ONCE, "{service}: {chat:?}");
-            let said = Value::from(chat.taken).to_string();
-            for name in &names {
-                ensure!(said.contains(name.as_str()), "{service}: {name} in {said}");
-            }
+            // A message without an answer in time is sent again, so there may be more on a busy machine.
+            ensure!(chat.refused.is_empty() && chat.taken.len() >= JOBS_AT_ONCE, "{service}: {chat:?}");
+            let said = said(service);
             ensure!(said.contains("kubewitness.dev/mute=true"), "{service} says how to mute: {said}");
         }
         // The texts did reach the bounds that the service checks.
