@@ -34,6 +34,10 @@ pub(crate) fn check(app: &PortalApp, source: Option<&str>, kind: Option<&str>) -
 /// Refuses a filter that no object of the requested kind and source has. Resources of several groups may share a
 /// kind's name, so the filter is refused only if none of those that are watched has it.
 pub(crate) fn check_filters(app: &PortalApp, query: &ObjectQuery) -> Result<(), ForeignFilter> {
+    check_filters_of(app.views.watched_resources(), query)
+}
+
+fn check_filters_of(watched: Vec<WatchedResource>, query: &ObjectQuery) -> Result<(), ForeignFilter> {
     let is_meant = |watched: &WatchedResource| {
         let is_of_kind = |kind: &str| kind.eq_ignore_ascii_case("all") || is_of(watched, kind);
         query.source.as_ref().is_none_or(|name| watched.source == *name)
@@ -41,7 +45,7 @@ pub(crate) fn check_filters(app: &PortalApp, query: &ObjectQuery) -> Result<(), 
     };
     let mut is_any_watched = false;
     let mut refused = Ok(());
-    for WatchedResource { group, kind, .. } in app.views.watched_resources().into_iter().filter(is_meant) {
+    for WatchedResource { group, kind, .. } in watched.into_iter().filter(is_meant) {
         let kind = if group.is_empty() { kind } else { format!("{kind}.{group}") };
         refused = ObjectQuery { kind: Some(kind), ..query.clone() }.check_filters();
         if refused.is_ok() {
@@ -71,4 +75,33 @@ pub(crate) fn describe_witnessed(sources: &[WatchedResource]) -> String {
 fn source_list(sources: &[WatchedResource]) -> String {
     let name = |watched: &WatchedResource| format!("{} (source `{}`)", watched.kind, watched.source);
     sources.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_of_several_groups_is_refused_a_filter_only_if_none_that_is_watched_has_it() {
+        let of = |source: &str, group: &str| WatchedResource {
+            source: source.into(),
+            group: group.into(),
+            kind: "Node".into(),
+            resource: "nodes".into(),
+        };
+        let (own, other) = (of("nodes", ""), of("longhorn-nodes", "longhorn.io"));
+        let query = ObjectQuery {
+            kind: Some("node".into()),
+            namespace: Some("storage".into()),
+            ..ObjectQuery::default()
+        };
+        let refused = check_filters_of(vec![own.clone()], &query).unwrap_err();
+        assert!(refused.message.contains("`node` are in no namespace"), "{refused}");
+        assert_eq!(check_filters_of(vec![other.clone()], &query), Ok(()));
+        assert_eq!(check_filters_of(vec![own.clone(), other.clone()], &query), Ok(()));
+        let of_source = |name: &str| ObjectQuery { source: Some(name.into()), ..query.clone() };
+        assert_eq!(check_filters_of(vec![own.clone(), other.clone()], &of_source("longhorn-nodes")), Ok(()));
+        check_filters_of(vec![own, other], &of_source("nodes")).unwrap_err();
+        check_filters_of(Vec::new(), &query).unwrap_err();
+    }
 }

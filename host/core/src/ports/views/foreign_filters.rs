@@ -1,5 +1,6 @@
 //! Filters that objects of a kind do not have. An empty list would look like an answer, so such a query is
-//! refused with the one to ask instead. The API, the pages and the command line refuse the same.
+//! refused with the one to ask instead. The portal refuses it, for the API and its pages, because it knows what
+//! is watched; the command line prints its answer.
 
 use thiserror::Error;
 

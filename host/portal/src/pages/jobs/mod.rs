@@ -39,7 +39,7 @@ pub(super) async fn page(
     let visible = ViewerVisibility::new(&app, &viewer);
     let now_ms = SystemClock::default().now_ms();
     let mut query = asked.object_query(now_ms);
-    if let Err(refused) = query.check_filters() {
+    if let Err(refused) = scope::check_filters(&app, &query) {
         return Ok(refuse_filter(&asked, &refused).into_response());
     }
     query.within = match visible.visible_objects(&query).await {
