@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use async_nats::jetstream;
+use async_nats::jetstream::context::PublishErrorKind;
 use kubewitness_core::config::FromSpec;
 use kubewitness_core::ports::Backlog;
 use kubewitness_core::stream::{StateFeed, pack_state, partition_of};
@@ -62,13 +63,20 @@ fn foreign_states(fine: &State) -> Vec<State> {
     ]
 }
 
-/// Publishes like a client that knows the format, but has no key.
+/// Publishes like a client that knows the format, but has no key. A server lists a new stream a moment
+/// before it takes messages for it.
 async fn publish(context: &jetstream::Context, line: &str, state: &State) -> Result<()> {
     let subject = format!("kubewitness.platform.states.jobs.{}", partition_of(&state.object, 4));
     let mut headers = async_nats::HeaderMap::new();
     headers.insert("Kubewitness-Stood", format!("{line} {} 0", state.seq));
-    context.publish_with_headers(subject, headers, pack_state(state, b"")).await?.await?;
-    Ok(())
+    until(WITHIN, "the stream to take messages", async || {
+        let message = pack_state(state, b"");
+        match context.publish_with_headers(subject.clone(), headers.clone(), message).await?.await {
+            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => Ok(None),
+            answer => Ok(Some(answer.map(drop)?)),
+        }
+    })
+    .await
 }
 
 #[tokio::test]
