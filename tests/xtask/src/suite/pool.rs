@@ -14,6 +14,8 @@ use super::schedule::JobSchedule;
 
 /// The pause between two checks for ended jobs.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The part of a new look at the machine that counts: what was seen two seconds ago counts little.
+const NEWEST_LOOK: f64 = 0.02;
 
 pub fn run_all(
     programs: &[TestProgram],
@@ -25,13 +27,15 @@ pub fn run_all(
     std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
     let all = jobs.len();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut pool = JobPool { running: Vec::new(), outcomes: Vec::with_capacity(all) };
+    let mut pool = JobPool { running: Vec::new(), outcomes: Vec::with_capacity(all), load: 0.0 };
     let mut schedule = JobSchedule::new(jobs, processors);
     let mut number = 0;
     while pool.outcomes.len() < all {
         let shares: Vec<_> = pool.running.iter().map(|running| running.job.share).collect();
-        if let Some(job) = schedule.next(&shares) {
+        if let Some(job) = schedule.next(&shares, pool.load) {
             number += 1;
+            // Its own processes are not there yet.
+            pool.load += job.share;
             let command = programs[job.program].command(prepare);
             pool.running.push(RunningJob::start(
                 job,
@@ -43,6 +47,7 @@ pub fn run_all(
         }
         pool.collect(programs)?;
         std::thread::sleep(PAUSE);
+        pool.look_at_machine();
     }
     Ok(std::mem::take(&mut pool.outcomes))
 }
@@ -50,9 +55,17 @@ pub fn run_all(
 struct JobPool {
     running: Vec<RunningJob>,
     outcomes: Vec<JobOutcome>,
+    /// How many threads of the machine lately had or wanted a processor.
+    load: f64,
 }
 
 impl JobPool {
+    fn look_at_machine(&mut self) {
+        if let Some(wanting) = count_runnable() {
+            self.load += (wanting - self.load) * NEWEST_LOOK;
+        }
+    }
+
     /// Collects the outcomes of ended jobs.
     fn collect(&mut self, programs: &[TestProgram]) -> Result<()> {
         let mut index = 0;
@@ -68,6 +81,13 @@ impl JobPool {
         }
         Ok(())
     }
+}
+
+/// The threads of the machine that have or want a processor, without this one. `None` on machines that do not say.
+fn count_runnable() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let (runnable, _) = text.split_whitespace().nth(3)?.split_once('/')?;
+    Some((runnable.parse::<f64>().ok()? - 1.0).max(0.0))
 }
 
 impl Drop for JobPool {

@@ -321,10 +321,10 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
             CompileEnd::Kill,
         ];
         for (number, end) in ends.into_iter().enumerate() {
+            let before = std::fs::read(&mark).ok();
             let mut run = Kubewitness::start(&format!("run-{number}"), &options, scratch.path())?;
             compiling(&mut run).await.with_context(|| format!("run {number} did not compile it"))?;
             if end != CompileEnd::EarlyKill {
-                let before = std::fs::read(&mark).ok();
                 until(Duration::from_secs(60), "the process to be large", async || {
                     Ok((std::fs::read(&mark).ok() != before).then_some(()))
                 })
@@ -332,6 +332,13 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
             }
             // As where the kernel ends all of a container: the compiler ends with the controller.
             if end == CompileEnd::Stop { run.stop().await? } else { run.kill().await? }
+            if end == CompileEnd::EarlyKill && std::fs::read(&mark).ok() != before {
+                // The kill came late, so it counts. As if it had come early:
+                match &before {
+                    Some(before) => std::fs::write(&mark, before)?,
+                    None => std::fs::remove_file(&mark)?,
+                }
+            }
         }
         let told =
             "the controller was killed 2 times while it had the component compiled and that took much memory";

@@ -19,6 +19,8 @@ use tokio::process::Command;
 use crate::watching::gaps::{GapLab, a_hole};
 
 const DRIVER: &str = "chromedriver";
+/// A page is judged in seconds, and in minutes on a busy machine. A driver's own limit is half a minute.
+const LONGEST_ANSWER: Duration = Duration::from_secs(300);
 pub const WITHIN: Duration = Duration::from_secs(120);
 
 #[tokio::test]
@@ -416,6 +418,7 @@ impl Browser {
         let wanted = json!({"capabilities": {"alwaysMatch": {
             "goog:chromeOptions": {"args": arguments},
             "goog:loggingPrefs": {"browser": "ALL"},
+            "timeouts": {"script": LONGEST_ANSWER.as_millis(), "pageLoad": LONGEST_ANSWER.as_millis()},
         }}});
         let base = format!("http://127.0.0.1:{port}/session");
         let made = until(WITHIN, "a browser", async || {
@@ -562,8 +565,7 @@ impl Browser {
 
     async fn ask(&self, path: &str, body: &Value) -> Result<Value> {
         let request = self.client.post(format!("{}/{path}", self.session)).json(body);
-        // A page is looked at and pictured in seconds; a busy machine takes its time.
-        let answer = request.timeout(WITHIN).send().await?;
+        let answer = request.timeout(LONGEST_ANSWER).send().await?;
         let (status, answer) = (answer.status(), answer.json::<Value>().await?);
         ensure!(status.is_success(), "the browser refused {path}: {answer}");
         Ok(answer["value"].clone())
