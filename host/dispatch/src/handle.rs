@@ -136,7 +136,7 @@ impl SharedFigures {
             stats,
             cursor: lanes.cursor(),
             saved: saver.saved_cursor(),
-            recalled: lanes.first_recalled().into_iter().chain(saver.first_revived()).min(),
+            recalled: lanes.first_recalled(),
             last_error: last_error.cloned(),
             why: reader.why.clone(),
             rest: rest.map(|rest| rest.why.clone()),

@@ -87,7 +87,6 @@ async fn load(
     let (mut progress, interest) = begin_progress(&options.plugin, &subscriptions, kept, newest)?;
     // This comes before any read: from now on retention keeps what the plugin has not finished.
     progress.retired_ms = None;
-    progress.holds_lanes &= options.delivery.on_dead_letter == OnDeadLetter::Hold;
     backlog
         .save(&options.plugin, ProgressSave { progress: progress.clone(), ..ProgressSave::default() })
         .await?;
@@ -226,7 +225,7 @@ async fn load_letters(
         }
         for letter in letters {
             if letter.replaying {
-                lanes.replay_letter(letter);
+                lanes.replay_again(letter);
             } else {
                 lanes.add_parked(letter.seq);
             }

@@ -188,12 +188,6 @@ impl ProgressSaver {
         SavedRows { letters, owed: sent.owed, revived: sent.revived }
     }
 
-    /// The first state that is finished although its letter or its row may still be there.
-    pub fn first_revived(&self) -> Option<Seq> {
-        let sent = self.sent.iter().flat_map(|sent| &sent.revived);
-        sent.chain(&self.revived).min().copied()
-    }
-
     /// Notes that the save failed. Its content goes first in the next one.
     pub fn note_failure(&mut self, now: Duration) {
         let Some(mut sent) = self.sent.take() else { return };

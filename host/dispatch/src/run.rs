@@ -20,12 +20,14 @@ use tokio_util::sync::CancellationToken;
 use crate::handle::{DispatchCommand, FigureSources, LetterAction, LetterCommand, SharedFigures};
 use crate::load::LoadedProgress;
 use crate::pacing::breaker::{CallPermission, CircuitBreaker};
+use crate::pacing::pause::OperatorPause;
 use crate::pacing::ticks::{TickNews, TickSchedule};
 use crate::paused::{self, PauseOutcome};
 use crate::progress_saver::{ProgressSaver, SavedRows};
 use crate::reader::{BacklogAnswer, BacklogQuery, BacklogReader};
 use crate::resync::ResyncQueue;
 use crate::subscriptions::SourceInterest;
+use crate::verdicts::DoubtAnswer;
 use crate::{DispatchError, DispatchOptions};
 
 /// The time for the last save of a drain.
@@ -61,6 +63,7 @@ struct PendingWork {
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
     fetching: Option<BoxFuture<'static, (BacklogQuery, Result<BacklogAnswer, JournalError>)>>,
     recalling: Option<BoxFuture<'static, LetterRecall>>,
+    asking: Option<BoxFuture<'static, DoubtAnswer>>,
     ordering: Option<BoxFuture<'static, PauseOutcome>>,
 }
 
@@ -70,6 +73,7 @@ enum RunEvent {
     Saved(Result<(), JournalError>),
     Fetched(BacklogQuery, Result<BacklogAnswer, JournalError>),
     Recalled(LetterRecall),
+    Asked(DoubtAnswer),
     Ordered(PauseOutcome),
     Command(Option<DispatchCommand>),
     /// The journal grew; `false`: it has ended and never will.
@@ -97,6 +101,8 @@ pub(crate) struct DispatchLoop {
     asks_owed: bool,
     /// The rows of such saves. The lanes hear of them after the answer.
     unheard: Vec<SavedRows>,
+    /// The pause after receipts could not be looked for.
+    pub(crate) unasked: OperatorPause,
     ticks: Option<TickSchedule>,
     is_deaf: bool,
     is_orphaned: bool,
@@ -122,6 +128,7 @@ impl DispatchLoop {
             rest: None,
             asks_owed: false,
             unheard: Vec::new(),
+            unasked: OperatorPause::default(),
             is_deaf: false,
             is_orphaned: false,
         }
@@ -139,6 +146,9 @@ impl DispatchLoop {
             self.start_calls(&mut work, now);
             self.start_save(&mut work, now);
             self.start_fetch(&mut work, newest, now);
+            if work.asking.is_none() {
+                work.asking = self.ask_about_doubts(now);
+            }
             self.publish_figures();
             let wake = self.next_wake(newest, now);
             let event = tokio::select! {
@@ -161,6 +171,7 @@ impl DispatchLoop {
             saved = await_slot(&mut work.saving) => RunEvent::Saved(saved),
             (fetch, answer) = await_slot(&mut work.fetching) => RunEvent::Fetched(fetch, answer),
             recalled = await_slot(&mut work.recalling) => RunEvent::Recalled(recalled),
+            asked = await_slot(&mut work.asking) => RunEvent::Asked(asked),
             ordered = await_slot(&mut work.ordering) => RunEvent::Ordered(ordered),
             command = self.parts.commands.recv(), if is_idle && !self.is_deaf => RunEvent::Command(command),
             ticked = await_slot(&mut work.ticking) => RunEvent::Ticked(ticked),
@@ -177,6 +188,7 @@ impl DispatchLoop {
             RunEvent::Saved(saved) => self.on_saved(saved)?,
             RunEvent::Fetched(fetch, answer) => self.on_fetched(fetch, answer)?,
             RunEvent::Recalled(recalled) => self.on_recalled(recalled)?,
+            RunEvent::Asked(asked) => self.on_asked(asked)?,
             RunEvent::Ordered(ordered) => self.on_ordered(ordered)?,
             RunEvent::Command(Some(DispatchCommand::Pause(order))) => {
                 let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
@@ -456,7 +468,8 @@ impl DispatchLoop {
         let tick = self.ticks.as_ref().and_then(TickSchedule::next_wake);
         let reader = self.reader.next_wake(&self.lanes, newest);
         let rest = self.rest.as_ref().map(|rest| now + rest.wait);
-        let wakes = [probe, self.saver.next_save_at(), reader, self.lanes.past_due(), tick, rest];
+        let ask = self.unasked.is_paused().then(|| self.unasked.pause_end());
+        let wakes = [probe, self.saver.next_save_at(), reader, self.lanes.past_due(), tick, rest, ask];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }
 

@@ -1,16 +1,81 @@
 //! Applies the result of a call: verdicts go to the lanes, failed batches are halved or retried after a
-//! pause.
+//! pause. States whose verdicts nobody knows are looked for among the plugin's receipts.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use kubewitness_core::Seq;
 use kubewitness_core::lanes::{ClockReading, SettledAs};
-use kubewitness_core::ports::{CallError, CallOutcome, StateDelivery, Verdict, split_by_verdict};
+use kubewitness_core::ports::{
+    AppliedStates, CallError, CallOutcome, JournalError, StateDelivery, Verdict, split_by_verdict,
+};
 
+use crate::DispatchError;
 use crate::pacing::breaker::CallFailure;
+use crate::reader::CHUNK;
 use crate::run::{DispatchLoop, FinishedCall};
 
+/// The states that were looked for, and those that have receipts. A receipt that can't be looked for now is no error.
+pub(crate) struct DoubtAnswer {
+    asked: Vec<Seq>,
+    applied: Result<Result<AppliedStates, CallError>, JournalError>,
+}
+
 impl DispatchLoop {
+    /// Looks for the receipts of states below the cursor that may have been applied. The plugin may be paused, or its breaker
+    /// open: nothing is handed over.
+    pub(crate) fn ask_about_doubts(&self, now: Duration) -> Option<BoxFuture<'static, DoubtAnswer>> {
+        let asked = self.lanes.doubtful_positions(CHUNK);
+        if asked.is_empty() || now < self.unasked.pause_end() {
+            return None;
+        }
+        let (backlog, handler) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.parts.handler));
+        let looking = async move {
+            // A state that the journal no longer has is missed when its turn comes.
+            let applied = backlog.read_at(&asked).await.map(|states| {
+                let batch =
+                    states.into_iter().map(|state| StateDelivery { state, attempt: 1, resync: false });
+                batch.collect::<Vec<_>>()
+            });
+            let applied = match applied {
+                Ok(batch) if batch.is_empty() => Ok(Ok(AppliedStates::default())),
+                Ok(batch) => Ok(handler.find_applied(&batch).await),
+                Err(error) => Err(error),
+            };
+            DoubtAnswer { asked, applied }
+        };
+        Some(looking.boxed())
+    }
+
+    pub(crate) fn on_asked(
+        &mut self,
+        DoubtAnswer { asked, applied }: DoubtAnswer,
+    ) -> Result<(), DispatchError> {
+        let (plugin, now) = (&self.parts.options.plugin, self.parts.clock.elapsed());
+        let reason = match applied {
+            Ok(Ok(AppliedStates { seqs, kv })) => {
+                self.unasked.end_pause();
+                let finished = self.lanes.resolve_doubts(&asked, &seqs);
+                if finished > 0 || !kv.is_empty() {
+                    self.saver.note_finished(finished, kv.take());
+                }
+                return Ok(());
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(JournalError::Unavailable(reason)) => reason,
+            Err(error) => return Err(DispatchError::Journal(error)),
+        };
+        tracing::debug!(
+            plugin,
+            reason,
+            "receipts of states that may have been applied can't be looked for yet"
+        );
+        self.unasked.begin_pause(now);
+        Ok(())
+    }
+
     pub(crate) fn on_called(&mut self, FinishedCall { batch, result }: FinishedCall) {
         let now = ClockReading::read(&*self.parts.clock);
         let result = result.and_then(|outcome| match outcome.verdicts.len() {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use kubewitness_core::config::LimitsSpec;
 use kubewitness_core::ports::{
-    CallError, CallOutcome, CallPause, EffectSession, GrantError, GrantProvider, KvWrite, KvWrites,
-    PluginHandler, ScheduledCall, ShownState, StateDelivery, Verdict, WritesFate,
+    AppliedStates, CallError, CallOutcome, CallPause, EffectSession, GrantError, GrantProvider, KvWrite,
+    KvWrites, PluginHandler, ScheduledCall, ShownState, StateDelivery, Verdict, WritesFate,
 };
 use kubewitness_core::{Change, ObjectRef, Seq, State, Status};
 use tokio::sync::Semaphore;
@@ -293,6 +293,26 @@ impl PluginHandler for SandboxPlugin {
         let called = self.deliver_batch(batch).await;
         self.tally.note_outcome(&called);
         called
+    }
+
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        let refused = |error: GrantError| unavailable_call(&error);
+        let session = self.grants.open(batch).await.map_err(refused)?;
+        let applied: Vec<StateDelivery> =
+            batch.iter().filter(|one| session.applied_states().contains(&one.state.seq)).cloned().collect();
+        session.roll_back_effects().await;
+        if applied.is_empty() {
+            return Ok(AppliedStates::default());
+        }
+        // As for a batch whose states are all applied: there may be writes that receipts prove and that must be passed on.
+        let session = self.grants.open(&applied).await.map_err(refused)?;
+        let seqs = session.applied_states().clone();
+        if seqs.len() < applied.len() {
+            session.roll_back_effects().await;
+            return Err(CallError::Unavailable("receipts were lost meanwhile".into()));
+        }
+        let kv = session.commit_effects(&[]).await.map_err(refused)?;
+        Ok(AppliedStates { seqs, kv })
     }
 
     /// The time limit ends before the commit: an interrupted commit would be in doubt, and it has its own

@@ -255,13 +255,15 @@ impl PluginLedger {
         &self,
         plugin: &str,
         through: Seq,
+        newest: usize,
         databases: &LedgerDatabases,
     ) -> Result<(), GrantError> {
         let mut slot = self.lock_open_slot(databases).await?;
         let Some(mut book) = slot.book.take() else { return Ok(()) };
         let plugin = plugin.to_owned();
         let forgotten =
-            run_in_time(&self.path, move || book.forget_receipts(&plugin, through).map(|()| book)).await;
+            run_in_time(&self.path, move || book.forget_receipts(&plugin, through, newest).map(|()| book))
+                .await;
         slot.book = Some(forgotten.map_err(|error| self.refusal_of(&error))?);
         Ok(())
     }

@@ -76,7 +76,7 @@ impl CallSession {
             let commits = &granted.standing.commits;
             let sent = self.sql.as_ref().map(|_| commits.begin_commit(&mut receipt, self.is_repeated));
             commit_rows_and_records(self.sql.take(), written, &receipt).await?;
-            granted.standing.applied.add(&receipt.marks);
+            granted.standing.note_applied(&receipt.marks);
             if let Some(sent) = sent {
                 commits.note_commit(sent, &receipt);
                 late = Some(commits.clone());

@@ -25,7 +25,7 @@ use crate::sql::{ReceiptPruning, ReceiptSurvey, SqlTransaction};
 /// The number of states whose receipts are never pruned, counted from the newest commit. The journal may name
 /// any of these commits until it has saved a newer one, and dispatch stops before as many states wait for a
 /// save.
-const KEPT: usize = limits::READ_AHEAD;
+pub const KEPT: usize = limits::READ_AHEAD;
 /// The most connections that are remembered, which is more than a database may have.
 const CONNECTIONS: usize = 256;
 /// How long a database may take to show its newest commits: behind a load balancer, a connection may reach a
@@ -192,10 +192,17 @@ impl CommitWatch {
         known.frontier.note_commit(ticket, commit);
     }
 
-    /// Plans to prune the receipts up to a position, except those of the newest commits.
-    pub fn plan_pruning(&self, plugin: &str, through: Seq) -> ReceiptPruning {
+    /// The moment of the newest commit: every later commit has a later moment.
+    pub fn newest_ms(&self) -> u64 {
+        self.lock().newest_ms
+    }
+
+    /// Plans to prune the receipts up to a position, except those of the newest commits and those after a
+    /// moment.
+    pub fn plan_pruning(&self, plugin: &str, through: Seq, after_ms: u64) -> ReceiptPruning {
         let known = self.lock();
         let before_ms = known.made.iter().map(|(at_ms, _)| *at_ms).min().unwrap_or_default();
+        let before_ms = before_ms.min(after_ms.saturating_add(1));
         ReceiptPruning {
             plugin: plugin.to_owned(),
             through,

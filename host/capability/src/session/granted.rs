@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +16,8 @@ use kubewitness_core::ports::{
 use kubewitness_core::{Seq, State};
 
 use super::CallSession;
-use super::commits::CommitWatch;
+use super::commits::{CommitWatch, KEPT};
+use super::open_calls::{CommitPlace, OpenCalls};
 use super::outbound::RequestOutbox;
 use super::uses::GrantUses;
 use crate::http::HttpDestination;
@@ -43,6 +44,7 @@ const ELSEWHERE: &str = "the database has receipts of states that this journal d
     journal's rows. Give each journal its own database; if the other journal is gone, empty `object_status` and the plugin's rows of `kubewitness_receipts`";
 
 /// The part that outlives a change of the plugin's configuration: its receipts.
+#[derive(Default)]
 pub struct ReceiptTracker {
     pub applied: AppliedReceipts,
     /// The number of readings of the receipts, counted at their beginning.
@@ -68,33 +70,22 @@ pub struct ReceiptTracker {
     /// From this position on, states may be applied and not yet finished, wherever the cursor is. It is 0
     /// until the dispatcher has reported its position.
     needed_from: AtomicU64,
-    /// The first state of a call that began since the last pruning. The pruned cursor may have been read
-    /// before that call.
-    opened: AtomicU64,
+    /// The states of all commits since the start.
+    committed: AtomicU64,
+    open_calls: Mutex<OpenCalls>,
     /// Held while receipts are removed. A call with a state below the cursor waits for that.
     pruning: tokio::sync::Mutex<()>,
 }
 
-impl Default for ReceiptTracker {
-    fn default() -> Self {
-        Self {
-            applied: AppliedReceipts::default(),
-            readings: AtomicU64::default(),
-            doubts: AtomicU64::default(),
-            settled: AtomicU64::default(),
-            reading: tokio::sync::Mutex::default(),
-            cursor: AtomicU64::default(),
-            newest: AtomicU64::default(),
-            furthest: AtomicU64::default(),
-            has_logged_other_journal: AtomicBool::default(),
-            forgotten: AtomicU64::default(),
-            saved_cursors: Mutex::default(),
-            stores: Mutex::default(),
-            commits: Arc::default(),
-            needed_from: AtomicU64::default(),
-            opened: AtomicU64::new(Seq::MAX),
-            pruning: tokio::sync::Mutex::default(),
-        }
+/// A call with states, until it has ended.
+pub struct OpenCall {
+    standing: Arc<ReceiptTracker>,
+    number: u64,
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.standing.lock_open_calls().end(self.number);
     }
 }
 
@@ -155,17 +146,34 @@ impl ReceiptTracker {
 
     /// Every state up to here is finished, and none of them is to be delivered again.
     pub fn settled_cursor(&self) -> Seq {
-        let needed = self.needed_from.load(Ordering::Acquire).min(self.opened.load(Ordering::Acquire));
+        let needed = self.needed_from.load(Ordering::Acquire).min(self.lock_open_calls().first_state());
         self.finished_cursor().min(needed.saturating_sub(1))
     }
 
-    /// Notes the first state of a call that begins. Its receipt is not removed before the dispatcher reports
-    /// the state as finished, even if a pruning had already read the cursor.
-    async fn note_opened(&self, first: Seq) {
-        self.opened.fetch_min(first, Ordering::AcqRel);
+    fn lock_open_calls(&self) -> MutexGuard<'_, OpenCalls> {
+        self.open_calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a call that begins, and its first state. Its receipts are not removed before the dispatcher
+    /// knows its end, even if a pruning had already read the cursor.
+    async fn begin_call(self: &Arc<Self>, first: Seq) -> OpenCall {
+        let place = CommitPlace { newest_ms: self.commits.newest_ms(), states: self.count_committed() };
+        let number = self.lock_open_calls().begin(first, place);
+        let call = OpenCall { standing: Arc::clone(self), number };
         if first <= self.finished_cursor() {
             drop(self.pruning.lock().await);
         }
+        call
+    }
+
+    fn count_committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Takes in the receipts of a commit.
+    pub fn note_applied(&self, marks: &[ReceiptMark]) {
+        self.committed.fetch_add(marks.len() as u64, Ordering::AcqRel);
+        self.applied.add(marks);
     }
 
     fn has_receipt(&self, (seq, print): (Seq, IdPrint)) -> bool {
@@ -372,9 +380,10 @@ impl ReceiptTracker {
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass_cursor(cursor);
         self.commits.pass_cursor(cursor);
-        let opened = self.opened.swap(Seq::MAX, Ordering::AcqRel);
-        let needed = recalled.map_or(opened, |first| first.min(opened));
+        let needed = recalled.unwrap_or(Seq::MAX);
         self.needed_from.store(needed, Ordering::Release);
+        let now_at = CommitPlace { newest_ms: u64::MAX, states: self.count_committed() };
+        let first = self.lock_open_calls().take_first_place().unwrap_or(now_at);
         let through = self.saved_cursors.lock().unwrap_or_else(PoisonError::into_inner).save(now, cursor);
         let through = through.min(needed.saturating_sub(1));
         if through < self.forgotten.load(Ordering::Acquire).saturating_add(FORGET_EVERY) {
@@ -388,11 +397,14 @@ impl ReceiptTracker {
             return Ok(());
         }
         self.applied.prune_through(through);
+        let since = self.count_committed().saturating_sub(first.states);
+        let newest = KEPT.saturating_add(usize::try_from(since).unwrap_or(usize::MAX));
         for ledger in &stores.ledgers {
-            ledger.forget_receipts(plugin, through, &stores.deciders).await?;
+            ledger.forget_receipts(plugin, through, newest, &stores.deciders).await?;
         }
         for database in &stores.databases {
-            self.prune_database(plugin, database, self.commits.plan_pruning(plugin, through)).await?;
+            let pruning = self.commits.plan_pruning(plugin, through, first.newest_ms);
+            self.prune_database(plugin, database, pruning).await?;
         }
         self.forgotten.store(through, Ordering::Release);
         Ok(())
@@ -479,11 +491,12 @@ impl GrantProvider for PluginGrants {
         if let Some(newest) = batch.iter().map(|delivery| delivery.state.seq).max() {
             standing.newest.fetch_max(newest, Ordering::AcqRel);
         }
-        if let Some(first) =
-            batch.iter().filter(|delivery| !delivery.resync).map(|delivery| delivery.state.seq).min()
-        {
-            standing.note_opened(first).await;
-        }
+        let owed = batch.iter().filter(|delivery| !delivery.resync).map(|delivery| delivery.state.seq);
+        let open_call = match owed.clone().min() {
+            Some(first) => Some(standing.begin_call(first).await),
+            None => None,
+        };
+        self.0.outbox.keep_notes(owed);
         let (reading, is_new) = standing.ensure_known(&self.0.plugin).await?;
         standing.commits.check_intact()?;
         if is_new {
@@ -520,6 +533,6 @@ impl GrantProvider for PluginGrants {
         let is_repeated = batch.iter().any(|one| one.resync && one.state.seq <= cursor);
         let seqs = batch.iter().map(|one| one.state.seq).collect();
         let session = CallSession::new(self.0.clone(), seqs, marks, applied, only);
-        Ok(Box::new(CallSession { reading, is_repeated, ..session }))
+        Ok(Box::new(CallSession { reading, is_repeated, _open_call: open_call, ..session }))
     }
 }

@@ -14,6 +14,7 @@
 mod commit;
 pub mod commits;
 pub mod granted;
+pub mod open_calls;
 pub mod outbound;
 mod post;
 mod send;
@@ -43,7 +44,7 @@ use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::claims::{TransactionClaims, WriteClaim};
 use crate::sql::{SqlTransaction, TransactionMode};
 use crate::{denied_error, kv};
-use granted::{GrantedDatabase, PluginAccess};
+use granted::{GrantedDatabase, OpenCall, PluginAccess};
 use outbound::SentRequests;
 use post::{HttpPost, MailPost};
 use send::await_half_of_time;
@@ -76,6 +77,8 @@ pub struct CallSession {
     read: Option<(Seq, Option<Bytes>)>,
     /// When a tick is aborted.
     ends: Option<Instant>,
+    /// Keeps the call's receipts; `None` for a tick and a resync.
+    _open_call: Option<OpenCall>,
 }
 
 impl CallSession {
@@ -108,6 +111,7 @@ impl CallSession {
             outbound: SentRequests::default(),
             read: None,
             ends: None,
+            _open_call: None,
         }
     }
 

@@ -128,6 +128,11 @@ impl RequestOutbox {
         self.lock_notes().end_tick(&sent.ends)
     }
 
+    /// Keeps the notes of states that are owed although the cursor has passed them.
+    pub fn keep_notes(&self, seqs: impl IntoIterator<Item = Seq>) {
+        self.lock_notes().keep_notes(seqs);
+    }
+
     /// Removes the notes of these states, which have verdicts.
     pub fn remove_notes(&self, seqs: &[Seq]) -> Vec<KvWrite> {
         self.lock_notes().remove_finished_notes(seqs)

@@ -89,6 +89,8 @@ pub struct NotesFull;
 pub struct RequestNotes {
     notes: BTreeMap<u64, RequestNote>,
     by_seq: BTreeMap<Seq, BTreeSet<u64>>,
+    /// States below the cursor that have notes and are owed all the same.
+    kept: BTreeSet<Seq>,
     last: u64,
     /// The total size of the answers' bodies that are kept.
     bytes: usize,
@@ -204,6 +206,7 @@ impl RequestNotes {
     pub fn remove_finished_notes(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         let numbers: BTreeSet<u64> =
             seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten().copied().collect();
+        self.kept.retain(|seq| !seqs.contains(seq));
         let mut removals = Vec::new();
         for number in numbers {
             let Some(mut note) = self.take(number) else { continue };
@@ -216,10 +219,17 @@ impl RequestNotes {
         removals
     }
 
-    /// Removes notes whose states are all at or before the cursor, and none of which is handed over all the same. They
-    /// are left over from states that never came again.
+    /// Keeps the notes of states that are owed, wherever the cursor is, until they get a verdict.
+    pub fn keep_notes(&mut self, seqs: impl IntoIterator<Item = Seq>) {
+        let by_seq = &self.by_seq;
+        self.kept.extend(seqs.into_iter().filter(|seq| by_seq.contains_key(seq)));
+    }
+
+    /// Removes notes whose states are all at or before the cursor, and none of which is owed all the same. They are left
+    /// over from states that never came again.
     pub fn make_room(&mut self, cursor: Seq) -> Vec<KvWrite> {
-        let is_old = |note: &RequestNote| note.asked.seqs.iter().all(|seq| *seq <= cursor);
+        let is_over = |seq: &Seq| *seq <= cursor && !self.kept.contains(seq);
+        let is_old = |note: &RequestNote| note.asked.seqs.iter().all(is_over);
         let old: Vec<u64> =
             self.notes.iter().filter(|(_, note)| is_old(note)).map(|(number, _)| *number).collect();
         self.remove(old)

@@ -1,6 +1,5 @@
 //! Hands states out in batches, and applies their verdicts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::lane::{FailedTries, LanePlace, LaneSlot, LatestKey, SlotOrigin};
@@ -22,18 +21,13 @@ impl Lanes {
         while batch.len() < max {
             let Some(key) = self.ready.pop() else { break };
             let Some(lane) = self.lanes.get_mut(&key) else { continue };
-            let Some((slot, state)) = lane.queue.front().and_then(|slot| Some((slot, slot.state.as_ref()?)))
-            else {
-                continue;
-            };
+            let Some((slot, state)) = lane.hand_over_head() else { continue };
             let attempt = slot.count_attempts() + 1;
             let resync = slot.origin == SlotOrigin::Resync;
-            if matches!(slot.origin, SlotOrigin::Letter(_) | SlotOrigin::Owed) {
-                self.debts.recalled.insert(slot.seq);
-            }
-            batch.push(StateDelivery { state: Arc::clone(state), attempt, resync });
-            self.meter.waited.observe_time(now.saturating_sub(slot.since));
-            self.flying.insert(slot.seq, key, now);
+            let (seq, since) = (slot.seq, slot.since);
+            batch.push(StateDelivery { state, attempt, resync });
+            self.meter.waited.observe_time(now.saturating_sub(since));
+            self.flying.insert(seq, key, now);
             lane.place = LanePlace::Flying;
         }
         if let Some(rate) = &mut self.rate {
@@ -111,6 +105,7 @@ impl Lanes {
     /// in line.
     pub fn return_untried(&mut self, seq: Seq, now: Duration) {
         if let Some(FlightEntry { lane: key, .. }) = self.finish_flight(seq, now) {
+            self.keep_receipt_of(key, seq);
             if !self.drop_failed_resync(key, seq) {
                 self.drop_superseded(key, seq);
             }
@@ -118,9 +113,11 @@ impl Lanes {
         }
     }
 
-    /// Puts a state in flight off until this moment. It counts no try, and other lanes have their turns meanwhile.
+    /// Puts a state that the plugin has refused off until this moment. It counts no try, and other lanes have their turns
+    /// meanwhile.
     pub fn postpone_state(&mut self, seq: Seq, until: Duration, now: Duration) {
         let Some(FlightEntry { lane: key, .. }) = self.finish_flight(seq, now) else { return };
+        self.note_refusal(key, seq);
         if !self.drop_failed_resync(key, seq)
             && !self.drop_superseded(key, seq)
             && let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq))
@@ -173,8 +170,6 @@ impl Lanes {
         if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
             slot.not_before = at;
         }
-        // The plugin answered, so nothing of this call was applied.
-        self.debts.recalled.remove(&seq);
         if self.options.owe_after.is_some_and(|after| pause >= after) {
             self.owe_all(key);
         }
@@ -187,8 +182,6 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let Some(slot) = lane.get_mut(seq) else { return };
         let attempt = slot.count_attempts() + 1;
-        // A letter comes out of order, and what a newer state replaced was finished without being applied.
-        let is_proof = matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed) && slot.latest.is_none();
         let failed = slot.failed.get_or_insert(FailedTries { tries: 0, first_ms: now.wall_ms });
         self.retrying += u64::from(failed.tries == 0 && slot.origin != SlotOrigin::Resync);
         failed.tries += 1;
@@ -199,7 +192,7 @@ impl Lanes {
             took_ms,
             error: cut_text(reason, limits::TRY_TEXT),
         });
-        lane.is_proved |= is_proof;
+        self.note_refusal(key, seq);
     }
 
     fn park_dead_letter(&mut self, key: LaneKey, seq: Seq, reason: &str, now: ClockReading) -> SettledAs {
@@ -312,7 +305,6 @@ impl Lanes {
             SlotOrigin::Letter(_) => self.replaying -= 1,
             SlotOrigin::Resync => self.resync.held -= 1,
         }
-        self.debts.recalled.remove(&seq);
         Some(slot)
     }
 

@@ -26,6 +26,8 @@ pub(super) struct LaneSlot {
     pub latest: Option<LatestKey>,
     /// The failed tries, also those before the state was parked.
     pub tries: Vec<Try>,
+    /// The state may have been applied: it was handed over, perhaps before the start, and no answer is known.
+    pub is_doubtful: bool,
 }
 
 /// Why a state is in its lane.
@@ -87,6 +89,7 @@ impl LaneSlot {
             origin,
             latest: None,
             tries: Vec::new(),
+            is_doubtful: false,
         }
     }
 
@@ -138,9 +141,6 @@ pub(super) struct Lane {
     pub place: LanePlace,
     /// States that only rows of the journal know.
     pub debt: LaneDebt,
-    /// The plugin refused a state of the lane since the start. A state is refused only if it was not applied, so nothing
-    /// behind that one was handed over before the start.
-    pub is_proved: bool,
 }
 
 impl Lane {
@@ -183,6 +183,14 @@ impl Lane {
         let slot = self.index_of(seq).and_then(|index| self.queue.remove(index))?;
         self.loaded -= usize::from(slot.state.is_some());
         Some(slot)
+    }
+
+    /// The head and its state, which is handed over now.
+    pub fn hand_over_head(&mut self) -> Option<(&LaneSlot, Arc<State>)> {
+        let slot = self.queue.front_mut()?;
+        let state = slot.state.clone()?;
+        slot.is_doubtful = true;
+        Some((slot, state))
     }
 
     /// The positions to read again, in order.

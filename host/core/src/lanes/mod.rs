@@ -154,6 +154,8 @@ pub struct Lanes {
     observed_ms: u64,
     /// Dead letters that are replayed and whose state is not yet read.
     replays: BTreeMap<Seq, RecalledLetter>,
+    /// Those among them that were handed over before the start, while their receipts are looked for.
+    doubtful_letters: BTreeMap<Seq, RecalledLetter>,
     letters: LetterChanges,
     rate: Option<TokenBucket>,
     call_rate: Option<TokenBucket>,
@@ -195,6 +197,7 @@ impl Lanes {
             unread: 0,
             observed_ms: 0,
             replays: BTreeMap::new(),
+            doubtful_letters: BTreeMap::new(),
             letters: LetterChanges::default(),
             rate: options.rate.map(TokenBucket::new),
             call_rate: options.call_rate.map(TokenBucket::new),
@@ -210,7 +213,7 @@ impl Lanes {
             holders: HashMap::new(),
             dropped: 0,
             resync: ResyncState::default(),
-            debts: OwedStates { held_before: progress.holds_lanes, ..OwedStates::default() },
+            debts: OwedStates::default(),
             options,
         }
     }
@@ -277,14 +280,14 @@ impl Lanes {
     }
 
     pub fn lane_stats(&self) -> LaneStats {
+        let replays = self.replays.len() + self.doubtful_letters.len();
         LaneStats {
             delivered: self.delivered,
             filtered: self.filtered,
             superseded: self.superseded,
             dead: self.parked.len() as u64 + self.dropped,
             dropped: self.dropped,
-            waiting: (self.positions.open_count() + self.replaying + self.replays.len() + self.debts.states)
-                as u64
+            waiting: (self.positions.open_count() + self.replaying + replays + self.debts.states) as u64
                 + self.unread,
             retrying: self.retrying,
             in_flight: self.flying.len() as u64,
@@ -318,7 +321,6 @@ impl Lanes {
             filtered: self.filtered,
             superseded: self.superseded,
             dead: self.parked.len() as u64 + self.dropped,
-            holds_lanes: self.has_held_lanes(),
             ..PluginProgress::default()
         }
     }

@@ -40,7 +40,8 @@ impl Lanes {
             || self.positions.is_left(seq)
             || self.lanes.contains_key(&key)
             || self.parked.contains(&seq)
-            || self.replays.contains_key(&seq);
+            || self.replays.contains_key(&seq)
+            || self.doubtful_letters.contains_key(&seq);
         if is_owed || self.resync_room() == 0 {
             self.resync.skipped += 1;
             return false;

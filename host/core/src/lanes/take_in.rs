@@ -211,7 +211,8 @@ impl Lanes {
             Some(_) => self.shares.load(key.namespace, 1),
             None => self.shares.defer_positions(key.namespace, 1),
         }
-        lane.insert(LaneSlot { latest, ..LaneSlot::new(seq, state, SlotOrigin::Journal, now) });
+        let is_doubtful = self.debts.is_from_before(seq);
+        lane.insert(LaneSlot { latest, is_doubtful, ..LaneSlot::new(seq, state, SlotOrigin::Journal, now) });
         self.meter.adds += 1;
         self.place_lane(key, false);
     }
@@ -486,7 +487,6 @@ impl Lanes {
         self.holders.remove(&seq);
         lane.insert(LaneSlot { tries, ..LaneSlot::new(seq, Some(state), SlotOrigin::Letter(prior), now) });
         self.shares.load(key.namespace, 1);
-        self.debts.recalled.insert(seq);
         self.replaying += 1;
         self.meter.adds += 1;
         self.place_lane(key, false);

@@ -1,5 +1,6 @@
 //! Dispatch → sandbox: batches of states, and their verdicts.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use async_trait::async_trait;
 use thiserror::Error;
 
 use super::{KvWrite, KvWrites};
-use crate::state::State;
+use crate::state::{Seq, State};
 
 #[derive(Clone, Debug)]
 pub struct StateDelivery {
@@ -166,10 +167,22 @@ pub struct CallPause {
     pub why: Arc<str>,
 }
 
+/// States of which a plugin's receipts say that they are applied.
+#[derive(Debug, Default)]
+pub struct AppliedStates {
+    pub seqs: HashSet<Seq>,
+    /// What the save of their ends must write.
+    pub kv: KvWrites,
+}
+
 /// A plugin that is ready to be called.
 #[async_trait]
 pub trait PluginHandler: Send + Sync {
     async fn handle_batch(&self, batch: &[StateDelivery]) -> Result<CallOutcome, CallError>;
+
+    /// Looks for the receipts of states that were handed over and never answered. The plugin is not called. A plugin that
+    /// keeps no receipts has applied none of them, as far as anybody knows.
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError>;
 
     /// Calls the plugin without a state. Returns its writes to `kv`. A plugin without a schedule refuses.
     async fn handle_tick(&self, _tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {

@@ -42,10 +42,6 @@ pub struct PluginProgress {
     /// stays until the cursor reaches it again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former_cursors: Vec<FormerCursor>,
-    /// Nothing after a dead letter in its lane was delivered before the next start: letters block their
-    /// lanes.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub holds_lanes: bool,
     /// When the plugin was found to be removed. The next start of the plugin first clears this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retired_ms: Option<u64>,
@@ -152,8 +148,9 @@ pub struct DurableCursor {
     /// Every state up to here is finished, and the journal has recorded that, except for states that it owes
     /// the plugin.
     pub cursor: Seq,
-    /// The first state below the cursor that is still to be delivered, or was just delivered: it may have
-    /// been applied.
+    /// The first state below the cursor that may have been applied, and that the journal does not know to be
+    /// finished. States in flight are not among these, nor are the newest that are finished: the newest
+    /// commits keep their receipts.
     pub recalled: Option<Seq>,
 }
 

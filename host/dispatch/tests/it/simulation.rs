@@ -66,7 +66,7 @@ impl DispatchWorld {
         options.delivery.retries = 2;
         options.delivery.owes = true;
         if dice.percent(50) {
-            *plugin.receipts.lock().unwrap() = Some(BTreeSet::new());
+            *plugin.receipts.lock().unwrap() = Some(BTreeMap::new());
         }
         if dice.percent(40) {
             options.delivery.on_dead_letter = OnDeadLetter::Hold;
@@ -84,8 +84,10 @@ impl DispatchWorld {
 
     /// Runs the dispatcher once, and ends it with a kill or a drain at a random moment.
     async fn live(&mut self) {
+        *self.plugin.life.lock().unwrap() += 1;
         let running = start(self.options.clone(), &self.journal, &self.plugin);
         for _ in 0..self.dice.below(12) {
+            *self.plugin.hides_receipts.lock().unwrap() = self.dice.percent(20);
             self.append();
             tokio::time::sleep(Duration::from_millis(self.dice.below(60))).await;
             self.check_figures(&running);
@@ -157,6 +159,7 @@ impl DispatchWorld {
     /// Runs until everything is finished, and replays dead letters until none is left.
     async fn finish(&mut self) {
         self.journal.with(|kept| kept.refuse = None);
+        *self.plugin.hides_receipts.lock().unwrap() = false;
         let running = start(self.options.clone(), &self.journal, &self.plugin);
         // Under `hold` states wait behind letters, so it is finished only when no letter is left.
         for _ in 0..5_000 {
@@ -309,6 +312,7 @@ fn sources_are_added_and_removed_amid_kills_and_each_state_comes_in_order() {
                 world.change_sources(&mut removed);
             }
             world.journal.with(|kept| kept.refuse = None);
+            *world.plugin.hides_receipts.lock().unwrap() = false;
             let running = start(world.options.clone(), &world.journal, &world.plugin);
             for _ in 0..5_000 {
                 tokio::time::sleep(Duration::from_millis(500)).await;

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use anyhow::Result;
 use async_trait::async_trait;
 use kubewitness_core::ports::{
-    CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
+    AppliedStates, CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
@@ -87,6 +87,11 @@ impl PluginHandler for PluginCalls {
         self.run(async move { handler.handle_batch(&batch).await }).await
     }
 
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        let (handler, batch) = (self.current_handler(), batch.to_vec());
+        self.run(async move { handler.find_applied(&batch).await }).await
+    }
+
     async fn handle_tick(&self, tick: ScheduledCall) -> Result<Vec<KvWrite>, CallError> {
         let handler = self.current_handler();
         self.run(async move { handler.handle_tick(tick).await }).await
@@ -128,6 +133,10 @@ mod tests {
             let _under = UnderWay(&self.now);
             self.may.acquire().await.unwrap().forget();
             Err(CallError::Protocol(format!("{} states", batch.len())))
+        }
+
+        async fn find_applied(&self, _: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+            Ok(AppliedStates::default())
         }
     }
 

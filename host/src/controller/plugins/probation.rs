@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use kubewitness_core::Seq;
 use kubewitness_core::ports::{
-    CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
+    AppliedStates, CallError, CallOutcome, CallPause, KvWrite, PluginHandler, ScheduledCall, StateDelivery,
 };
 use tokio::sync::Notify;
 
@@ -93,6 +93,10 @@ impl PluginHandler for WatchedHandler {
             self.probation.decided.notify_one();
         }
         called
+    }
+
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        self.handler.find_applied(batch).await
     }
 
     /// A tick counts neither for nor against the version: the server that it sends to may be at fault.

@@ -15,7 +15,8 @@ use kubewitness_capability::SecretRedaction;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Bytes, DocumentsGrant, PluginSpec};
 use kubewitness_core::ports::{
-    Backlog, CallError, CallOutcome, CallPause, KvWrite, NOTE, PluginHandler, ScheduledCall, StateDelivery,
+    AppliedStates, Backlog, CallError, CallOutcome, CallPause, KvWrite, NOTE, PluginHandler, ScheduledCall,
+    StateDelivery,
 };
 use kubewitness_core::views::{ShadowActView, ShadowDifferenceView, ShadowSideView, ShadowView};
 use kubewitness_core::{Seq, State, calendar, shorten_text};
@@ -153,6 +154,10 @@ impl PluginHandler for ShadowedHandler {
         let called = self.handler.handle_batch(batch).await;
         self.shadow.offer_batch(batch);
         called
+    }
+
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        self.handler.find_applied(batch).await
     }
 
     /// A shadow is not called on a schedule.
@@ -435,6 +440,10 @@ mod tests {
     #[async_trait]
     impl PluginHandler for SilentDocuments {
         async fn handle_batch(&self, _: &[StateDelivery]) -> Result<CallOutcome, CallError> {
+            Err(CallError::Unavailable("away".into()))
+        }
+
+        async fn find_applied(&self, _: &[StateDelivery]) -> Result<AppliedStates, CallError> {
             Err(CallError::Unavailable("away".into()))
         }
     }

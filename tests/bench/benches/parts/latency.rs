@@ -16,7 +16,8 @@ use kubewitness_bench::{PATIENCE, wanted};
 use kubewitness_core::clock::SystemClock;
 use kubewitness_core::config::{DeliverySpec, SourceSpec};
 use kubewitness_core::ports::{
-    Backlog, CallError, CallOutcome, KvWrites, PluginHandler, StateDelivery, StateWitness, Verdict,
+    AppliedStates, Backlog, CallError, CallOutcome, KvWrites, PluginHandler, StateDelivery, StateWitness,
+    Verdict,
 };
 use kubewitness_core::status::StatusRules;
 use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
@@ -57,6 +58,10 @@ impl PluginHandler for CalledPlugin {
             kv: KvWrites::default(),
             is_apart: false,
         })
+    }
+
+    async fn find_applied(&self, _: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        Ok(AppliedStates::default())
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use kubewitness_core::StateId;
 use kubewitness_core::ports::{
-    CallError, CallOutcome, KvWrite, KvWrites, PluginHandler, StateDelivery, Verdict, WritesFate,
+    AppliedStates, CallError, CallOutcome, KvWrite, KvWrites, PluginHandler, StateDelivery, Verdict,
+    WritesFate,
 };
 use kubewitness_faults::delivery::{DeliveryBreach, SinkEffect};
 
@@ -258,5 +259,16 @@ impl PluginHandler for SimulatedPlugin {
         let result = self.call(batch).await;
         self.ended(batch, &result);
         result
+    }
+
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        self.steps.step("receipts: looked for").await;
+        if self.sink.is_down() {
+            return Err(CallError::Unavailable("the sink is away".into()));
+        }
+        let applied = if self.sink.once { self.sink.applied(batch) } else { BTreeSet::new() };
+        let is_applied = |one: &&StateDelivery| applied.contains(&one.state.id);
+        let seqs = batch.iter().filter(is_applied).map(|one| one.state.seq).collect();
+        Ok(AppliedStates { seqs, ..AppliedStates::default() })
     }
 }

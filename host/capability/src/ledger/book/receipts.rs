@@ -138,11 +138,19 @@ impl LedgerBook {
             .collect()
     }
 
-    /// Drops receipts at or before the position. When it returns, everything settled is on disk, so that no
-    /// other store's receipt is needed for it any more.
-    pub fn forget_receipts(&mut self, plugin: &str, through: Seq) -> io::Result<()> {
+    /// Drops receipts at or before the position, but for those of the newest states that were applied: so many of them. When
+    /// it returns, everything settled is on disk, so that no other store's receipt is needed for it any more.
+    pub fn forget_receipts(&mut self, plugin: &str, through: Seq, newest: usize) -> io::Result<()> {
         self.expect_in_place()?;
-        self.receipts.retain(|(of, states)| of != plugin || states.iter().any(|(seq, _)| *seq > through));
+        let states_of =
+            |(of, states): &(String, Vec<(Seq, IdPrint)>)| if of == plugin { states.len() } else { 0 };
+        let mut older = self.receipts.iter().map(states_of).sum::<usize>().saturating_sub(newest);
+        self.receipts.retain(|receipt| {
+            let (of, states) = receipt;
+            let is_older = older > 0;
+            older = older.saturating_sub(states_of(receipt));
+            of != plugin || !is_older || states.iter().any(|(seq, _)| *seq > through)
+        });
         if self.lines < COMPACT_LINES.max(2 * self.receipts.len()) {
             return self.sidecar.sync_data();
         }

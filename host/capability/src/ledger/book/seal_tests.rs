@@ -197,7 +197,7 @@ fn a_compaction_of_a_file_without_records_keeps_the_record_before_it() {
     let (files, mut book, seal) = sealed();
     book.close(&seal.0, &seal.1).unwrap();
     book.lines = COMPACT_LINES;
-    book.forget_receipts("p", 2).unwrap();
+    book.forget_receipts("p", 2, 0).unwrap();
     drop(book);
     let book = files.open();
     assert_eq!((book.records, book.last.as_deref()), (2, Some(b"state 2".as_slice())));

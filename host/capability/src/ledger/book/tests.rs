@@ -190,7 +190,7 @@ fn compaction_keeps_what_is_above_the_cursor() {
     append(&mut book, 1, "one");
     append(&mut book, 2, "two");
     book.lines = COMPACT_LINES;
-    book.forget_receipts("p", 1).unwrap();
+    book.forget_receipts("p", 1, 0).unwrap();
     append(&mut book, 3, "three");
     drop(book);
     assert_eq!(std::fs::read_to_string(files.sidecar()).unwrap().lines().count(), 4);
@@ -348,7 +348,10 @@ fn an_append_is_refused_by_name_while_a_file_of_the_ledger_is_not_the_one_that_i
             harm(&path);
             let error = book.expect_in_place().unwrap_err().to_string();
             assert!(error.contains(message) && error.contains(&path.display().to_string()), "{error}");
-            assert!(book.forget_receipts("p", 0).is_err(), "nor does a compaction put a file in its place");
+            assert!(
+                book.forget_receipts("p", 0, 0).is_err(),
+                "nor does a compaction put a file in its place"
+            );
         }
     }
 }

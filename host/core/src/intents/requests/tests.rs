@@ -259,6 +259,19 @@ fn more_requests_than_the_bound_are_refused_until_old_ones_make_room() {
 }
 
 #[test]
+fn notes_of_states_that_are_owed_make_no_room_until_they_get_a_verdict() {
+    let mut requests = RequestNotes::default();
+    for seq in 1..=4 {
+        requests.note_request(asked(seq, "t", 0), None).unwrap();
+    }
+    requests.keep_notes([2, 3, 99]);
+    assert_eq!(requests.make_room(3).len(), 1);
+    assert_eq!((requests.remove_finished_notes(&[3]).len(), requests.len()), (1, 2));
+    requests.note_request(asked(3, "t", 0), None).unwrap();
+    assert_eq!((requests.make_room(4).len(), requests.len()), (2, 1), "2 has no verdict");
+}
+
+#[test]
 fn what_was_surely_not_sent_is_sent_also_where_nothing_is_repeated() {
     let mut requests = RequestNotes::default();
     let (number, _) = requests.note_request(asked(1, "t", 0), None).unwrap();

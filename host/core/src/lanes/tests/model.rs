@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::{OnDeadLetter, RateSpec};
@@ -46,8 +47,12 @@ struct ModelRow {
     unkept: bool,
     /// The lanes have had the state since the start, and not only its row.
     known: bool,
-    /// It was applied when the process was killed, and only its receipt tells that.
+    /// It was applied, and no answer came. Only its receipt tells that.
     applied: bool,
+    /// Its receipt is there.
+    receipt: bool,
+    /// It came back unanswered since it was last refused.
+    untried: bool,
     /// Retention removed it from the journal.
     removed: bool,
 }
@@ -71,7 +76,12 @@ enum ModelStep {
     Done(usize),
     Retry(usize, Option<u64>),
     Reject(usize),
-    GiveBack(usize),
+    /// A call fails. Its state may have been applied.
+    GiveBack(usize, bool),
+    /// Looks for the receipts of so many states that may have been applied.
+    Ask(usize),
+    /// Removes the receipts that nobody needs.
+    Prune,
     Advance(u64),
     Replay(usize),
     Drop(usize),
@@ -120,7 +130,10 @@ fn op() -> impl Strategy<Value = ModelStep> {
         5 => any::<usize>().prop_map(ModelStep::Done),
         4 => (any::<usize>(), proptest::option::of(0u64..200)).prop_map(|(pick, after)| ModelStep::Retry(pick, after)),
         1 => any::<usize>().prop_map(ModelStep::Reject),
-        2 => any::<usize>().prop_map(ModelStep::GiveBack),
+        2 => (any::<usize>(), proptest::bool::weighted(0.3))
+            .prop_map(|(pick, applied)| ModelStep::GiveBack(pick, applied)),
+        3 => (1usize..8).prop_map(ModelStep::Ask),
+        4 => Just(ModelStep::Prune),
         3 => (0u64..250).prop_map(ModelStep::Advance),
         2 => any::<usize>().prop_map(ModelStep::Replay),
         1 => any::<usize>().prop_map(ModelStep::Drop),
@@ -204,6 +217,8 @@ impl LaneModel {
             unkept: false,
             known: false,
             applied: false,
+            receipt: false,
+            untried: false,
             removed: false,
         };
         self.rows.insert(seq, row);
@@ -378,15 +393,9 @@ impl LaneModel {
                 self.finish(pick, &Verdict::Retry { after_ms, reason: "not yet".into() });
             }
             ModelStep::Reject(pick) => self.finish(pick, &Verdict::Reject("never".into())),
-            ModelStep::GiveBack(pick) => {
-                if let Some(seq) = self.pick(ModelFate::Flying, pick) {
-                    let is_old = self.is_old(seq);
-                    self.lanes.return_untried(seq, Duration::from_millis(self.now));
-                    let row = self.row(seq);
-                    row.fate = if is_old { ModelFate::Superseded } else { ModelFate::Waiting };
-                    row.tries = if is_old { 0 } else { row.tries };
-                }
-            }
+            ModelStep::GiveBack(pick, applied) => self.give_back(pick, applied),
+            ModelStep::Ask(limit) => self.ask(limit),
+            ModelStep::Prune => self.prune(),
             ModelStep::Resync(lane) => self.resync(lane),
             ModelStep::Resynced(pick, answer) => self.resynced(pick, answer),
             ModelStep::Advance(ms) => self.now += ms,
@@ -584,9 +593,12 @@ impl LaneModel {
         let now = self.now;
         // Its receipt tells.
         let verdict = if self.rows[&seq].applied { &Verdict::Done } else { verdict };
+        let is_known = self.rows[&seq].applied == self.rows[&seq].receipt;
+        assert!(is_known, "{seq} is applied twice: its receipt is gone");
         let (is_old, policy) = (self.is_old(seq), self.policy);
         let settled = self.lanes.apply_verdict(seq, verdict.clone(), at(now));
         let row = self.row(seq);
+        row.untried = false;
         let parks = match verdict {
             Verdict::Done => false,
             Verdict::Reject(_) => true,
@@ -621,6 +633,42 @@ impl LaneModel {
             Verdict::Reject(_) => unreachable!("it parks"),
         };
         assert_eq!(settled, expected);
+    }
+
+    fn give_back(&mut self, pick: usize, applied: bool) {
+        let Some(seq) = self.pick(ModelFate::Flying, pick) else { return };
+        let is_old = self.is_old(seq);
+        self.lanes.return_untried(seq, Duration::from_millis(self.now));
+        let row = self.row(seq);
+        row.untried = true;
+        // What has a receipt already is not applied again.
+        row.receipt |= applied && !row.applied;
+        row.applied |= applied;
+        row.fate = if is_old { ModelFate::Superseded } else { ModelFate::Waiting };
+        row.tries = if is_old { 0 } else { row.tries };
+    }
+
+    fn ask(&mut self, limit: usize) {
+        let asked = self.lanes.doubtful_positions(limit);
+        let has_receipt = |seq: &&Seq| self.rows[*seq].applied && self.rows[*seq].receipt;
+        let applied: HashSet<Seq> = asked.iter().filter(has_receipt).copied().collect();
+        for seq in &asked {
+            let row = self.rows[seq];
+            assert_eq!(row.applied, row.receipt, "the receipt of {seq} is gone: {row:?}");
+            assert!(matches!(row.fate, ModelFate::Waiting | ModelFate::Recalled), "{seq} {row:?}");
+        }
+        assert_eq!(self.lanes.resolve_doubts(&asked, &applied), applied.len());
+        for seq in applied {
+            let row = self.row(seq);
+            (row.fate, row.tries, row.not_before) = (ModelFate::Delivered, 0, 0);
+        }
+    }
+
+    /// Removes receipts as who keeps them does: up to the saved cursor, but for those that are needed.
+    fn prune(&mut self) {
+        let cursor = self.lanes.cursor();
+        let through = self.lanes.first_recalled().map_or(cursor, |first| cursor.min(first - 1));
+        self.rows.range_mut(..=through).for_each(|(_, row)| row.receipt = false);
     }
 
     fn replay(&mut self, pick: usize) {
@@ -698,15 +746,19 @@ impl LaneModel {
     /// Restarts as after a kill: only the progress, the letters and the journal remain.
     fn restart(&mut self, applied: u64, is_changed: bool) {
         let flying = self.rows.iter_mut().filter(|(_, row)| row.fate == ModelFate::Flying);
-        flying.for_each(|(seq, row)| row.applied |= applied & 1 << (seq % 64) > 0);
+        flying.for_each(|(seq, row)| {
+            let is_new = applied & 1 << (seq % 64) > 0 && !row.applied;
+            row.applied |= is_new;
+            row.receipt |= is_new;
+        });
+        self.rows.values_mut().for_each(|row| row.untried = false);
         if is_changed {
             self.policy = match self.policy {
                 OnDeadLetter::Hold => OnDeadLetter::Continue,
                 OnDeadLetter::Continue => OnDeadLetter::Hold,
             };
         }
-        let mut progress = self.lanes.progress_to_save();
-        progress.holds_lanes &= self.policy == OnDeadLetter::Hold;
+        let progress = self.lanes.progress_to_save();
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
         self.lanes = Lanes::new(model_options(self.policy, self.owes), &progress);
         self.lanes.begin_behind(self.rows.len() as Seq);
@@ -735,7 +787,7 @@ impl LaneModel {
             );
             self.lanes.hold_lane_at(letter.seq, of.lane_key());
             if letter.replaying {
-                self.lanes.replay_letter(letter);
+                self.lanes.replay_again(letter);
                 self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
             } else {
                 self.lanes.add_parked(letter.seq);
@@ -813,15 +865,27 @@ impl LaneModel {
             assert_eq!(is_finished(*seq), !is_open, "{seq} {row:?} {progress:?}");
         }
         assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
-        let (recalled, rows) = (lanes.first_recalled(), self.owes.unwrap_or_default());
-        for (seq, row) in self.rows.range(..=progress.cursor).filter(|(_, row)| row.applied) {
+        self.check_receipts(progress.cursor);
+        let rows = self.owes.unwrap_or_default();
+        // What waits in a lane becomes rows whatever their number.
+        let depth = lanes.options.window + lanes.options.deferred;
+        assert!(lanes.debts.states <= rows.saturating_add(2 * depth), "{:?}", lanes.debts);
+    }
+
+    /// Checks that no receipt may go that is needed, and that nothing else keeps any: a lane may stand still for years.
+    fn check_receipts(&self, cursor: Seq) {
+        let recalled = self.lanes.first_recalled();
+        for (seq, row) in self.rows.range(..=cursor).filter(|(_, row)| row.applied) {
             let is_finished = matches!(row.fate, ModelFate::Delivered | ModelFate::Superseded);
             let is_kept = recalled.is_some_and(|first| first <= *seq);
             assert!(is_finished || is_kept, "the receipt of {seq} may go: {recalled:?} {row:?}");
         }
-        // What waits in a lane becomes rows whatever their number.
-        let depth = lanes.options.window + lanes.options.deferred;
-        assert!(lanes.debts.states <= rows.saturating_add(2 * depth), "{:?}", lanes.debts);
+        let Some(first) = recalled else { return };
+        let row = self.rows[&first];
+        let is_asked_for = self.lanes.doubtful_positions(usize::MAX).contains(&first);
+        let is_handed_over = row.fate == ModelFate::Flying || row.untried;
+        let is_unheard = self.removed.contains(&first);
+        assert!(is_asked_for || is_handed_over || is_unheard, "{first} keeps all receipts above it: {row:?}");
     }
 
     /// Checks that nothing is lost: with a plugin that answers `done`, every state is finished.
@@ -832,7 +896,9 @@ impl LaneModel {
             self.apply(ModelStep::CatchUp(8));
             self.apply(ModelStep::Replay(0));
             self.apply(ModelStep::Fill(8));
+            self.apply(ModelStep::Ask(8));
             self.apply(ModelStep::Return(8, false));
+            self.apply(ModelStep::Prune);
             self.apply(ModelStep::Advance(300));
             self.apply(ModelStep::Take(4));
             for _ in 0..4 {

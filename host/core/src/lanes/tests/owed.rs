@@ -1,5 +1,7 @@
 //! Tests of states that are owed by rows of the journal.
 
+use std::collections::HashSet;
+
 use super::*;
 
 /// A lane that its first state holds, and how far it was saved.
@@ -43,8 +45,8 @@ fn the_cursor_passes_a_held_lane_which_goes_on_in_order_once_it_may() {
     lanes.push(state(5, 1), Duration::ZERO);
     bring_back(&mut lanes, &[(2, 1), (4, 1)]);
     for seq in [2, 4] {
-        assert_eq!(lanes.first_recalled(), Some(seq), "it may have been applied before a kill");
         assert_eq!(take(&mut lanes, 0, 5), [seq]);
+        assert_eq!(lanes.first_recalled(), None, "what is in flight is among the newest commits");
         lanes.apply_verdict(seq, Verdict::Done, at(0));
         assert_eq!(saved(&mut lanes).revived, [seq]);
     }
@@ -109,7 +111,10 @@ fn after_a_restart_rows_come_in_order_before_what_is_read() {
     for (seq, lane) in [(2, 1), (4, 1), (7, 2)] {
         lanes.owe_again(&state(seq, lane));
     }
-    assert_eq!((lanes.next_owed(), lanes.lane_stats().waiting), (Some(7), 3));
+    assert_eq!((lanes.next_owed(), lanes.lane_stats().waiting), (None, 3), "their receipts come first");
+    let asked = lanes.doubtful_positions(9);
+    assert_eq!((&*asked, lanes.resolve_doubts(&asked, &HashSet::new())), (&[2, 4, 7][..], 0));
+    assert_eq!(lanes.next_owed(), Some(7));
     lanes.push(state(10, 2), Duration::ZERO);
     bring_back(&mut lanes, &[(7, 2)]);
     assert_eq!(take(&mut lanes, 0, 5), [7]);
@@ -142,6 +147,7 @@ fn a_row_without_a_state_is_missed_unless_it_is_not_saved_yet() {
 fn a_lane_whose_rows_lie_far_behind_those_of_a_held_one_is_reached_part_by_part() {
     let mut lanes = held_lane();
     lanes.owe_again(&state(50, 2));
+    lanes.resolve_doubts(&[50], &HashSet::new());
     (2..=40).for_each(|seq| lanes.push(state(seq, 1), Duration::ZERO));
     saved(&mut lanes);
     lanes.drop_letter(1);
@@ -166,37 +172,68 @@ fn no_state_of_a_lane_that_has_rows_is_without_one() {
     assert_eq!((saved(&mut lanes).owed, lanes.cursor()), (vec![2, 3], 3));
 }
 
-/// It was handed over before the start, and whether it was applied is known by its receipt alone.
+/// Whether they were applied before the start is known by their receipts alone.
 #[test]
-fn a_row_that_may_have_been_applied_before_the_start_is_remembered_until_a_state_of_its_lane_is_refused() {
+fn a_state_that_was_applied_before_the_start_is_finished_also_where_a_letter_holds_its_lane() {
     let progress = PluginProgress { cursor: 9, ..PluginProgress::default() };
-    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &progress);
+    let mut lanes = Lanes::new(options(OnDeadLetter::Hold), &progress);
     lanes.begin_behind(11);
-    lanes.replay_letter(&DeadLetter { replaying: true, ..parked_letter() });
+    lanes.add_parked(1);
+    lanes.hold_lane_at(1, state(1, 1).lane_key());
     [2, 3].into_iter().for_each(|seq| lanes.owe_again(&state(seq, 1)));
+    // 10 and 11 were read before the start, and 12 was not there.
+    (10..=12).for_each(|seq| lanes.push(state(seq, 1), Duration::ZERO));
+    assert_eq!((lanes.cursor(), lanes.first_recalled()), (12, Some(2)));
+    let asked = lanes.doubtful_positions(9);
+    assert_eq!(asked, [2, 3, 10, 11]);
+    assert_eq!(lanes.resolve_doubts(&asked, &[2, 10].into()), 2);
+    let stats = lanes.lane_stats();
+    assert_eq!((stats.delivered, stats.waiting, lanes.first_recalled()), (2, 3, Some(2)));
+    assert_eq!(saved(&mut lanes).revived, [2, 10]);
+    assert_eq!(lanes.first_recalled(), None, "a letter may hold its lane for years");
+    lanes.drop_letter(1);
+    bring_back(&mut lanes, &[(3, 1), (11, 1), (12, 1)]);
+    assert_eq!(take(&mut lanes, 0, 5), [3]);
+}
+
+#[test]
+fn a_letter_that_was_replayed_before_the_start_is_handed_over_once_its_receipt_was_looked_for() {
+    for (applied, left) in [(vec![1], vec![]), (vec![], vec![1])] {
+        let progress = PluginProgress { cursor: 1, ..PluginProgress::default() };
+        let mut lanes = Lanes::new(options(OnDeadLetter::Hold), &progress);
+        lanes.begin_behind(1);
+        lanes.hold_lane_at(1, state(1, 1).lane_key());
+        lanes.replay_again(&DeadLetter { replaying: true, ..parked_letter() });
+        let wanted = lanes.wanted_positions(9);
+        assert_eq!((&*wanted, lanes.lane_stats().waiting, lanes.first_recalled()), (&[][..], 1, Some(1)));
+        lanes.resolve_doubts(&[1], &applied.iter().copied().collect());
+        assert_eq!((lanes.wanted_positions(9), lanes.lane_stats().delivered), (left, applied.len() as u64));
+        assert_eq!(saved(&mut lanes).revived, applied);
+        assert_eq!(lanes.first_recalled(), None);
+        lanes.push(state(2, 1), Duration::ZERO);
+        assert_eq!(take(&mut lanes, 0, 5), if applied.is_empty() { vec![] } else { vec![2] });
+    }
+}
+
+/// A call that commits may fail all the same. Others may be handed over before its state comes again.
+#[test]
+fn a_state_that_comes_back_unanswered_keeps_its_receipt_and_becomes_no_row_before_that_is_looked_for() {
+    let mut lanes = held_lane();
+    lanes.push(state(2, 1), Duration::ZERO);
+    saved(&mut lanes);
+    lanes.drop_letter(1);
+    bring_back(&mut lanes, &[(2, 1)]);
+    assert_eq!(take(&mut lanes, 0, 1), [2]);
+    lanes.return_untried(2, Duration::ZERO);
+    assert_eq!(lanes.first_recalled(), Some(2));
+    lanes.replay_letter(&parked_letter());
     lanes.fill_wanted(&[1], vec![state(1, 1)], Duration::ZERO);
     assert_eq!(take(&mut lanes, 0, 1), [1]);
     let later = Verdict::Retry { after_ms: Some(60_000), reason: "later".into() };
-    lanes.apply_verdict(1, later.clone(), at(0));
-    assert_eq!((lanes.next_owed(), lanes.first_recalled()), (None, Some(2)), "the letter lies before it");
-    // 10 and 11 were read before the start, and 12 was not there.
-    for (seq, lane) in [(10, 2), (11, 2), (12, 2)] {
-        lanes.push(state(seq, lane), Duration::ZERO);
-    }
-    assert_eq!(take(&mut lanes, 0, 1), [10]);
-    assert_eq!(take(&mut lanes, 60_000, 1), [1]);
-    lanes.apply_verdict(1, Verdict::Done, at(60_000));
-    saved(&mut lanes);
-    bring_back(&mut lanes, &[(2, 1), (3, 1)]);
-    assert_eq!(take(&mut lanes, 60_000, 1), [2]);
-    lanes.apply_verdict(10, later.clone(), at(60_000));
-    assert_eq!((lanes.cursor(), lanes.first_recalled()), (12, Some(2)));
-    lanes.apply_verdict(2, later, at(60_000));
-    assert_eq!(
-        lanes.first_recalled(),
-        None,
-        "neither 3 nor 11 was handed over, as what is before them was not done"
-    );
+    lanes.apply_verdict(1, later, at(0));
+    assert_eq!((lanes.doubtful_positions(9), lanes.first_recalled()), (vec![2], Some(2)));
+    assert_eq!(lanes.resolve_doubts(&[2], &HashSet::new()), 0);
+    assert_eq!(lanes.first_recalled(), None);
 }
 
 #[test]
@@ -250,29 +287,6 @@ fn at_the_bound_of_rows_a_lane_keeps_its_namespace_unread_and_no_other_one() {
     assert_eq!(take(&mut lanes, 0, 5), [2]);
     lanes.apply_verdict(2, Verdict::Done, at(0));
     assert_eq!(lanes.next_behind(Duration::ZERO).map(|range| range.from), Some(8));
-}
-
-#[test]
-fn rows_behind_a_letter_may_have_been_applied_only_where_letters_have_not_held_their_lanes_before() {
-    let begin = |progress: &PluginProgress| {
-        let mut lanes = Lanes::new(options(OnDeadLetter::Hold), progress);
-        lanes.begin_behind(9);
-        lanes.add_parked(1);
-        lanes.hold_lane_at(1, state(1, 1).lane_key());
-        lanes.owe_again(&state(2, 1));
-        lanes
-    };
-    let of = |policy| {
-        let lanes = Lanes::new(options(policy), &PluginProgress { cursor: 9, ..PluginProgress::default() });
-        lanes.progress_to_save()
-    };
-    assert_eq!(begin(&of(OnDeadLetter::Hold)).first_recalled(), None, "a letter may hold its lane for years");
-    let continued = begin(&of(OnDeadLetter::Continue));
-    assert_eq!(continued.first_recalled(), Some(2));
-    let mut again = begin(&continued.progress_to_save());
-    assert_eq!(again.first_recalled(), Some(2), "whatever the number of starts");
-    again.drop_letter(1);
-    assert!(again.progress_to_save().holds_lanes);
 }
 
 #[test]

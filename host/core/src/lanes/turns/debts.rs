@@ -17,14 +17,12 @@ pub(in crate::lanes) struct OwedStates {
     pub returning: ReturningLanes,
     /// Lanes by when their first owed state was observed.
     pub oldest: BTreeSet<(u64, LaneKey)>,
-    /// States below the cursor that were taken back into lanes. They may have been applied before.
+    /// States below the cursor that may have been applied, and whose receipts are needed until their end is saved.
     pub recalled: BTreeSet<Seq>,
     /// States up to here may have been handed over before the start, and nobody noted their end.
     pub before_start: Seq,
-    /// Letters held their lanes before the start, so that nothing behind them was handed over.
-    pub held_before: bool,
-    /// Lanes by their first row, if that row is such a state.
-    pub doubtful: BTreeSet<(Seq, LaneKey)>,
+    /// Rows that may have been applied, and whose receipts are looked for.
+    pub doubts: BTreeMap<Seq, LaneKey>,
     /// Namespaces that are behind because there are too many rows.
     pub crowded: HashSet<u64>,
 }
@@ -32,17 +30,16 @@ pub(in crate::lanes) struct OwedStates {
 impl OwedStates {
     /// Nothing is owed, and no lane is listed.
     pub fn is_clear(&self) -> bool {
-        self.states == 0 && self.oldest.is_empty() && self.returning.is_empty() && self.doubtful.is_empty()
+        self.states == 0 && self.oldest.is_empty() && self.returning.is_empty()
+    }
+
+    pub fn is_from_before(&self, seq: Seq) -> bool {
+        seq <= self.before_start
     }
 
     /// Moves a lane to another place among the oldest.
     pub fn relist_oldest(&mut self, before: Option<u64>, now: Option<u64>, key: LaneKey) {
         relist(&mut self.oldest, before, now, key);
-    }
-
-    /// Moves a lane to another place among the doubtful.
-    pub fn relist_doubtful(&mut self, before: Option<Seq>, now: Option<Seq>, key: LaneKey) {
-        relist(&mut self.doubtful, before, now, key);
     }
 }
 

@@ -17,8 +17,8 @@ use kubewitness_core::clock::Clock;
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, HostSpec, LimitsSpec};
 use kubewitness_core::lanes::{ClockReading, LaneOptions, Lanes};
 use kubewitness_core::ports::{
-    AppendBatch, Backlog, CallError, CallOutcome, DocumentReader, GrantError, GrantProvider, KvWrites,
-    PluginHandler, PluginProgress, SqlValue, StateDelivery, StateWitness, Verdict,
+    AppendBatch, AppliedStates, Backlog, CallError, CallOutcome, DocumentReader, GrantError, GrantProvider,
+    KvWrites, PluginHandler, PluginProgress, SqlValue, StateDelivery, StateWitness, Verdict,
 };
 use kubewitness_core::redact::{RedactionRules, SecretDigests};
 use kubewitness_core::status::StatusRules;
@@ -327,6 +327,10 @@ impl PluginHandler for LookingPlugin {
             self.all.notify_one();
         }
         Ok(CallOutcome { verdicts: vec![Verdict::Done; batch.len()], kv, is_apart: false })
+    }
+
+    async fn find_applied(&self, _: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        Ok(AppliedStates::default())
     }
 }
 

@@ -11,7 +11,7 @@ use kubewitness_capability::PluginServices;
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{ComponentsSpec, DeliverySpec, LimitsSpec};
 use kubewitness_core::ports::{
-    CallError, CallOutcome, NoteStore, PluginHandler, StateDelivery, StateWitness,
+    AppliedStates, CallError, CallOutcome, NoteStore, PluginHandler, StateDelivery, StateWitness,
 };
 use kubewitness_dispatch::{DispatchOptions, LongestPauses, PluginDispatcher};
 use kubewitness_journal::{Journal, JournalOptions};
@@ -45,6 +45,10 @@ impl PluginHandler for SpawnedCalls {
         let (plugin, batch) = (self.0.clone(), batch.to_vec());
         let call = tokio::spawn(async move { plugin.handle_batch(&batch).await });
         call.await.map_err(|error| CallError::Protocol(error.to_string()))?
+    }
+
+    async fn find_applied(&self, batch: &[StateDelivery]) -> Result<AppliedStates, CallError> {
+        self.0.find_applied(batch).await
     }
 }
 

@@ -10,6 +10,10 @@
 //!
 //! A range of positions for each lane was rejected: who finds out whether a position is finished (retention, receipts,
 //! `verify`) would have to know its lane, and the journal has no index from a name to positions.
+//!
+//! A row whose state may have been applied is not handed over before its receipt was looked for ([`doubts`]).
+
+mod doubts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +21,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 
 use super::lane::{Lane, LaneSlot, LatestKey, SlotOrigin};
+use super::turns::debts::OwedStates;
 use super::{Lanes, SubscriptionFit};
 use crate::config::OnDeadLetter;
 use crate::state::{LaneKey, Seq, State};
@@ -33,9 +38,8 @@ pub(super) struct LaneDebt {
     observed_ms: u64,
     /// The last of them, if it is of `latest` and was made since the start.
     last: Option<(Seq, LatestKey)>,
-    /// As it stands among the lanes that go on, among the doubtful, and among the oldest.
+    /// As it stands among the lanes that go on, and among the oldest.
     listed: Option<Seq>,
-    doubtful: Option<Seq>,
     oldest_ms: Option<u64>,
 }
 
@@ -104,6 +108,9 @@ impl Lanes {
             self.supersede_last_row(key, newer);
         }
         self.note_owed(key, seq);
+        if self.debts.is_from_before(seq) {
+            self.debts.doubts.insert(seq, key);
+        }
         let lane = self.lanes.entry(key).or_default();
         lane.debt.add(seq, observed_ms, latest);
         lane.debt.unsaved += 1;
@@ -112,16 +119,26 @@ impl Lanes {
 
     /// Otherwise an object under `latest` would have a row for each state.
     fn supersede_last_row(&mut self, key: LaneKey, newer: LatestKey) {
+        let superseded = self.lanes.get(&key).and_then(|lane| lane.debt.find_superseded(newer));
+        if let Some(seq) = superseded {
+            self.finish_row(key, seq);
+            self.filtered += 1;
+            self.superseded += 1;
+        }
+    }
+
+    /// Finishes a row whose state is in no queue.
+    fn finish_row(&mut self, key: LaneKey, seq: Seq) {
         let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) else { return };
-        let Some(seq) = debt.find_superseded(newer) else { return };
         debt.rows -= 1;
-        debt.last = None;
+        debt.last.take_if(|(last, _)| *last == seq);
         if self.debts.unsaved.remove(&seq).is_some() {
             debt.unsaved -= 1;
         }
         self.debts.states -= 1;
-        self.filtered += 1;
-        self.superseded += 1;
+        if self.debts.doubts.remove(&seq).is_some() {
+            self.debts.recalled.insert(seq);
+        }
         self.note_finished_row(seq);
     }
 
@@ -160,6 +177,9 @@ impl Lanes {
                 }
                 _ => drop(self.debts.recalled.remove(&slot.seq)),
             }
+            if slot.is_doubtful {
+                self.debts.doubts.insert(slot.seq, key);
+            }
             let is_unsaved = self.debts.unsaved.contains_key(&slot.seq);
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.debt.add(slot.seq, observed_ms, slot.latest);
@@ -187,39 +207,35 @@ impl Lanes {
         self.retrying -= u64::from(slot.failed.is_some());
     }
 
-    /// Makes rows of all that a lane has. Its head stays there, with its tries, and so does a state in flight.
+    /// Makes rows of all that a lane has. Its head stays there, with its tries, unless it may have been applied; and so does
+    /// a state in flight.
     pub(super) fn owe_all(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get(&key) else { return };
         let Some(head) = lane.queue.front() else { return };
-        let before_start = if lane.is_proved { 0 } else { self.debts.before_start };
-        let behind = if head.state.is_some() { head.seq } else { 0 };
+        let behind = if head.state.is_some() && !head.is_doubtful { head.seq } else { 0 };
         self.owe_lane(key, behind);
         let stay = self.lanes.get_mut(&key).into_iter().flat_map(|lane| &mut lane.queue);
         let journal = stay.filter(|slot| slot.origin == SlotOrigin::Journal);
-        let rows: Vec<Seq> = journal
+        let rows: Vec<(Seq, bool)> = journal
             .map(|slot| {
                 slot.origin = SlotOrigin::Owed;
-                slot.seq
+                (slot.seq, slot.is_doubtful)
             })
             .collect();
-        for seq in rows {
+        for (seq, is_doubtful) in rows {
             self.positions.finish_position(seq);
             self.note_owed(key, seq);
-            if seq <= before_start || self.flying.contains(seq) {
+            if is_doubtful {
                 self.debts.recalled.insert(seq);
             }
         }
-    }
-
-    /// Notes that states up to here may have been handed over before the start. Comes before anything is added.
-    pub fn begin_behind(&mut self, newest: Seq) {
-        self.debts.before_start = newest;
     }
 
     /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
     pub fn owe_again(&mut self, state: &State) {
         let key = state.lane_key();
         self.debts.states += 1;
+        self.debts.doubts.insert(state.seq, key);
         self.lanes.entry(key).or_default().debt.add(state.seq, state.observed_ms, None);
         self.place_lane(key, false);
     }
@@ -233,6 +249,7 @@ impl Lanes {
     ) {
         for seq in finished {
             self.debts.finished.remove(&seq);
+            self.debts.recalled.remove(&seq);
         }
         for seq in rows {
             let Some(key) = self.debts.unsaved.remove(&seq) else { continue };
@@ -251,9 +268,11 @@ impl Lanes {
         !self.letters.owed.is_empty()
     }
 
-    /// Tells whether so many rows, new or finished, wait for a save that nothing more is read before it.
+    /// Tells whether so many rows, new or finished, wait for a save, or so many for their receipts, that nothing more is
+    /// read before.
     pub fn owes_too_much(&self) -> bool {
-        self.debts.unsaved.len().max(self.debts.finished.len()) >= self.options.window
+        let OwedStates { unsaved, finished, doubts, .. } = &self.debts;
+        unsaved.len().max(finished.len()).max(doubts.len()) >= self.options.window
     }
 
     /// Reading waits for a save, so one is due at once.
@@ -273,27 +292,21 @@ impl Lanes {
         }
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let debt = &lane.debt;
-        let is_still = lane.is_put_aside() || lane.is_held_before(debt.next);
+        let is_still = lane.is_put_aside()
+            || lane.is_held_before(debt.next)
+            || self.debts.doubts.contains_key(&debt.next);
         let goes_on = debt.rows > debt.unsaved && !is_still && lane.queue.len() <= self.options.depth / 2;
         let listed = goes_on.then_some(debt.next);
-        let is_doubtful = debt.rows > 0
-            && debt.next <= self.debts.before_start
-            && !lane.is_proved
-            && !(self.debts.held_before && lane.is_held_before(debt.next));
-        let doubtful = is_doubtful.then_some(debt.next);
         let head = lane.queue.front().filter(|head| head.origin == SlotOrigin::Owed);
         let head = head.and_then(|head| Some(head.state.as_ref()?.observed_ms));
         let oldest_ms = head.or_else(|| (debt.rows > 0).then_some(debt.observed_ms));
-        let before = (debt.listed, debt.oldest_ms, debt.doubtful);
-        (lane.debt.listed, lane.debt.oldest_ms, lane.debt.doubtful) = (listed, oldest_ms, doubtful);
+        let before = (debt.listed, debt.oldest_ms);
+        (lane.debt.listed, lane.debt.oldest_ms) = (listed, oldest_ms);
         if before.0 != listed {
             self.debts.returning.relist(before.0, listed, key);
         }
         if before.1 != oldest_ms {
             self.debts.relist_oldest(before.1, oldest_ms, key);
-        }
-        if before.2 != doubtful {
-            self.debts.relist_doubtful(before.2, doubtful, key);
         }
     }
 
@@ -315,7 +328,8 @@ impl Lanes {
             if !is_next || self.debts.finished.contains(&seq) || stopped.contains(&key) {
                 continue;
             }
-            let is_still = lane.is_put_aside() || lane.is_held_before(state.seq);
+            let is_still =
+                lane.is_put_aside() || lane.is_held_before(state.seq) || self.debts.doubts.contains_key(&seq);
             let is_full = lane.queue.len() >= self.options.depth || !self.shares.fits_one_more(key.namespace);
             match is_still || is_full {
                 true => self.stop_at_row(key, seq, &mut stopped),
@@ -378,29 +392,9 @@ impl Lanes {
             self.drop_waiting_superseded(key, newer);
         }
         self.shares.load(key.namespace, 1);
-        self.debts.recalled.insert(seq);
         let slot = LaneSlot { latest, ..LaneSlot::new(seq, Some(state), SlotOrigin::Owed, now) };
         self.lanes.entry(key).or_default().insert(slot);
         self.meter.adds += 1;
         self.place_lane(key, false);
-    }
-
-    /// Nothing behind a letter of its lane was handed over. It may have been where `hold` is new.
-    pub(super) fn has_held_lanes(&self) -> bool {
-        let is_held =
-            |(seq, key): &(Seq, LaneKey)| self.lanes.get(key).is_some_and(|lane| lane.is_held_before(*seq));
-        let is_doubtful = || !self.debts.held_before && self.debts.doubtful.iter().any(is_held);
-        self.options.on_dead_letter == OnDeadLetter::Hold && !is_doubtful()
-    }
-
-    /// A position from which on receipts are needed, however far the cursor is: there may lie a state that was applied
-    /// and that the journal does not yet know to be finished.
-    pub fn first_recalled(&self) -> Option<Seq> {
-        let returning = self.debts.returning.first_where(|_| true);
-        let doubtful = self.debts.doubtful.first().map(|(seq, _)| *seq);
-        let replays = self.replays.keys().next().copied();
-        let recalled = self.debts.recalled.first().copied();
-        let revived = self.letters.revived.iter().min().copied();
-        [returning, doubtful, replays, recalled, revived].into_iter().flatten().min()
     }
 }
