@@ -427,10 +427,6 @@ pub struct DeliverySpec {
     pub call_rate: Option<RateSpec>,
     /// The fate of an object's later states once one of its states is parked.
     pub on_dead_letter: OnDeadLetter,
-    /// The cursor passes what waits behind a dead letter or a far retry (`lanes::owed`). No manifest may set it yet.
-    #[serde(skip)]
-    #[cfg_attr(test, schemars(skip))]
-    pub owes: bool,
 }
 
 /// A token bucket.
@@ -465,7 +461,6 @@ impl Default for DeliverySpec {
             rate: None,
             call_rate: None,
             on_dead_letter: OnDeadLetter::Continue,
-            owes: false,
         }
     }
 }

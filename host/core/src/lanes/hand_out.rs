@@ -170,7 +170,7 @@ impl Lanes {
         if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
             slot.not_before = at;
         }
-        if self.options.owe_after.is_some_and(|after| pause >= after) {
+        if pause >= self.options.owe_after {
             self.owe_all(key);
         }
         self.meter.retries += 1;
@@ -230,9 +230,7 @@ impl Lanes {
         match self.options.on_dead_letter {
             OnDeadLetter::Hold => {
                 self.hold_lane_at(seq, key);
-                if self.options.owe_after.is_some() {
-                    self.owe_lane(key, seq);
-                }
+                self.owe_lane(key, seq);
             }
             // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {

@@ -29,8 +29,8 @@ pub struct LaneOptions {
     pub rate: Option<RateSpec>,
     pub call_rate: Option<RateSpec>,
     pub on_dead_letter: OnDeadLetter,
-    /// A lane whose head waits longer for a retry is owed. `None`: no lane owes states.
-    pub owe_after: Option<Duration>,
+    /// A lane whose head waits longer for a retry is owed.
+    pub owe_after: Duration,
 }
 
 impl LaneOptions {
@@ -49,7 +49,7 @@ impl LaneOptions {
             rate: delivery.rate,
             call_rate: delivery.call_rate,
             on_dead_letter: delivery.on_dead_letter,
-            owe_after: delivery.owes.then_some(limits::OWE_AFTER),
+            owe_after: limits::OWE_AFTER,
         }
     }
 

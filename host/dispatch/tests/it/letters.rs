@@ -14,14 +14,8 @@ use crate::fixtures::journal::FixtureJournal;
 use crate::fixtures::plugin::FixturePlugin;
 use crate::{options, start, subscribe};
 
-fn owing() -> DispatchOptions {
-    let mut options = options("p");
-    options.delivery.owes = true;
-    options
-}
-
 fn hold() -> DispatchOptions {
-    let mut options = owing();
+    let mut options = options("p");
     options.delivery.on_dead_letter = OnDeadLetter::Hold;
     options
 }
@@ -248,7 +242,7 @@ async fn a_retry_that_is_an_hour_away_does_not_keep_the_cursor() {
     let journal = FixtureJournal::new(1, 0);
     journal.append([1, 1]);
     let plugin = putting_off(&journal);
-    let running = start(owing(), &journal, &plugin);
+    let running = start(options("p"), &journal, &plugin);
     running.until("put off", |stats| stats.retrying == 1).await;
     journal.append((0..10_000).map(|n| 2 + n % 50));
     let stats = running.until("the others", |stats| stats.delivered == 10_000).await;
@@ -279,10 +273,10 @@ async fn no_cursor_is_told_before_it_is_known_what_is_owed() {
     let journal = FixtureJournal::new(1, 20);
     journal.append([1, 1]);
     let plugin = putting_off(&journal);
-    let running = start(owing(), &journal, &plugin);
+    let running = start(options("p"), &journal, &plugin);
     running.until("saved", |_| journal.with(|kept| kept.owed.len() == 2)).await;
     running.kill().await;
-    let running = start(owing(), &journal, &plugin);
+    let running = start(options("p"), &journal, &plugin);
     assert_eq!(running.handle.durable_cursor(), None);
     *plugin.hides_receipts.lock().unwrap() = true;
     running.until("started", |stats| stats.started).await;

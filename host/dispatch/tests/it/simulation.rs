@@ -64,7 +64,6 @@ impl DispatchWorld {
         options.concurrency = 1 + dice.below(5) as u32;
         options.delivery.batch = 1 + dice.below(12) as u32;
         options.delivery.retries = 2;
-        options.delivery.owes = true;
         if dice.percent(50) {
             *plugin.receipts.lock().unwrap() = Some(BTreeMap::new());
         }

@@ -59,6 +59,7 @@ const SOMETIMES: &[&str] = &[
     "dead letters were parked",
     "dead letters were replayed",
     "a dead letter held its lane",
+    "the cursor passed states that are owed",
     "a resync was handed over",
     "a receipt stopped a second effect",
     "a commit was done unheard",

@@ -154,9 +154,7 @@ impl SimulatedWorld {
                 slow: [1, 8, 60][dice.below(3) as usize],
                 polite: dice.one_in(3),
             });
-            let mut options = steps.dice(|dice| random_options(name, dice));
-            // In production no lane owes states yet. The planted bug has to be found all the same.
-            options.delivery.owes = steps.bug == PlantedBug::OwedForgotten;
+            let options = steps.dice(|dice| random_options(name, dice));
             world.plug(nature, once, options);
         }
         world.look_at_saves();

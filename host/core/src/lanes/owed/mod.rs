@@ -79,8 +79,7 @@ impl Lanes {
     /// Whether the next state of this lane becomes a row.
     pub(super) fn becomes_owed_row(&self, key: LaneKey, seq: Seq) -> bool {
         // Nearly always nothing is owed and no lane is held: then no lane is looked for.
-        let has_none = self.debts.states == 0 && self.replaying == 0 && self.holders.is_empty();
-        if self.options.owe_after.is_none() || has_none {
+        if self.debts.states == 0 && self.replaying == 0 && self.holders.is_empty() {
             return false;
         }
         let holds = self.options.on_dead_letter == OnDeadLetter::Hold;

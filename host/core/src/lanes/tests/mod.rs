@@ -59,7 +59,7 @@ pub(super) fn options(on_dead_letter: OnDeadLetter) -> LaneOptions {
         rate: None,
         call_rate: None,
         on_dead_letter,
-        owe_after: Some(Duration::from_secs(1)),
+        owe_after: Duration::from_secs(1),
     }
 }
 

@@ -162,14 +162,14 @@ struct LaneModel {
     removed: Vec<Seq>,
     now: u64,
     policy: OnDeadLetter,
-    /// The most rows; `None` where no lane owes states.
-    owes: Option<usize>,
+    /// The most rows.
+    owes: usize,
     /// The end of the past; 0 for none.
     past: Seq,
 }
 
 impl LaneModel {
-    fn new(policy: OnDeadLetter, owes: Option<usize>, past: Seq) -> Self {
+    fn new(policy: OnDeadLetter, owes: usize, past: Seq) -> Self {
         let mut lanes = Lanes::new(model_options(policy, owes), &PluginProgress::default());
         lanes.begin_past(&"jobs".into(), past, PACE);
         Self {
@@ -866,10 +866,9 @@ impl LaneModel {
         }
         assert!(progress.above.windows(2).all(|pair| pair[0].1 + 1 < pair[1].0), "{:?}", progress.above);
         self.check_receipts(progress.cursor);
-        let rows = self.owes.unwrap_or_default();
         // What waits in a lane becomes rows whatever their number.
         let depth = lanes.options.window + lanes.options.deferred;
-        assert!(lanes.debts.states <= rows.saturating_add(2 * depth), "{:?}", lanes.debts);
+        assert!(lanes.debts.states <= self.owes.saturating_add(2 * depth), "{:?}", lanes.debts);
     }
 
     /// Checks that no receipt may go that is needed, and that nothing else keeps any: a lane may stand still for years.
@@ -928,10 +927,9 @@ impl LaneModel {
     }
 }
 
-/// As in production, where no lane owes states yet; or with retries that are so far off that their lanes do.
-fn model_options(policy: OnDeadLetter, owes: Option<usize>) -> LaneOptions {
-    let owe_after = owes.map(|_| Duration::from_millis(150));
-    LaneOptions { owe_after, rows: owes.unwrap_or_default(), ..options(policy) }
+/// Some retries are so far off that their lanes owe what waits behind them.
+fn model_options(policy: OnDeadLetter, owes: usize) -> LaneOptions {
+    LaneOptions { owe_after: Duration::from_millis(150), rows: owes, ..options(policy) }
 }
 
 fn namespace(lane: u8) -> &'static str {
@@ -955,7 +953,7 @@ proptest! {
     #[test]
     fn any_interleaving_keeps_order_accounts_and_every_state(
         hold in any::<bool>(),
-        owes in prop_oneof![2 => Just(None), 2 => Just(Some(usize::MAX)), 1 => Just(Some(4))],
+        owes in prop_oneof![2 => Just(usize::MAX), 1 => Just(4usize)],
         past in prop_oneof![2 => Just(0u64), 1 => 1u64..20],
         ops in proptest::collection::vec(op(), 1..160),
     ) {
