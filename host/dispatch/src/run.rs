@@ -501,6 +501,8 @@ impl DispatchLoop {
                 biased;
                 () = abort.cancelled() => break,
                 () = &mut deadline => break,
+                // A call may wait for what this holds.
+                asked = await_slot(&mut work.asking) => self.on_asked(asked)?,
                 ticked = await_slot(&mut work.ticking) => self.on_ticked(ticked),
                 Some(called) = work.calls.next() => self.on_called(called),
                 saved = await_slot(&mut work.saving) => self.on_saved(saved)?,

@@ -169,8 +169,7 @@ impl SourceInterest {
         fitted.states.reserve(states.len());
         for state in states {
             let mut fit = self.fit_state(&state);
-            let is_open = matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest)
-                && !(first && self.is_past(&state));
+            let is_open = fit.is_handed_over() && !(first && self.is_past(&state));
             if is_open && !self.filter_wants(&state, &mut fitted).await? {
                 fit = SubscriptionFit::Filtered;
             }

@@ -3,6 +3,7 @@
 //! from being applied twice.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use kubewitness_core::Seq;
 use kubewitness_core::lanes::unfinished_ranges;
@@ -12,7 +13,7 @@ use crate::reader::CHUNK;
 use crate::subscriptions::SourceInterest;
 
 /// The extent of what was taken back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenBack {
     /// The last position that was finished before.
     pub through: Seq,
@@ -22,35 +23,50 @@ pub struct TakenBack {
     pub ended: u64,
     /// The most states in between that the journal no longer has.
     pub missing: u64,
+    /// Dead letters and owed states in between: the plugin had not finished them.
+    pub unfinished: BTreeSet<Seq>,
 }
 
 /// Takes back everything that was finished after a position; nothing if that is `None`. `record` makes the notes that
 /// are saved in the same transaction. `removed` is the number of states that the plugin had finished and that retention
 /// has removed, wherever they were.
+///
+/// Owed states after the position are no longer owed: they come from the journal like the finished ones of their lanes.
+/// Otherwise they would come before those. Dead letters stay, and hold their lanes as before.
 pub async fn take_back(
     plugin: &str,
     backlog: &dyn Backlog,
     after: Option<Seq>,
     removed: u64,
-    record: impl FnOnce(TakenBack) -> Vec<KvWrite> + Send,
+    record: impl FnOnce(&TakenBack) -> Vec<KvWrite> + Send,
 ) -> Result<TakenBack, JournalError> {
     backlog.await_earlier_writes().await?;
     let Some(before) = backlog.plugin_progress(plugin).await? else { return Ok(TakenBack::default()) };
     let through = before.furthest_position();
     let mut taken = TakenBack { through, ..TakenBack::default() };
-    let mut progress = before.clone();
+    let mut save = ProgressSave { progress: before.clone(), ..ProgressSave::default() };
     if let Some(after) = after.filter(|after| *after < through) {
         let after = after.max(before.start);
-        progress.take_back(after, &seqs_with_own_rows(plugin, backlog).await?);
-        let all = count_taken(&before, &progress, backlog, through).await?;
-        let (earlier, now) = (subscribed_part(&before), subscribed_part(&progress));
+        let mut letters = letter_positions(plugin, backlog).await?;
+        let owed = owed_after(plugin, after, backlog).await?;
+        save.progress.take_back(after, &letters);
+        let all = count_taken(&before, &save.progress, backlog, through).await?;
+        let (earlier, now) = (subscribed_part(&before), subscribed_part(&save.progress));
         taken.again = count_taken(&earlier, &now, backlog, through).await?;
         taken.ended = all.saturating_sub(taken.again);
+        // These waited before, and wait now.
+        let is_subscribed = |(_, source): &(_, Arc<str>)| before.is_subscribed(source);
+        let subscribed = owed.iter().filter(|row| is_subscribed(row)).count() as u64;
+        taken.again = taken.again.saturating_sub(subscribed);
+        taken.ended = taken.ended.saturating_sub(owed.len() as u64 - subscribed);
         taken.missing = count_missing(backlog, after, through, removed).await?;
-        uncount_states(&mut progress, all);
+        uncount_states(&mut save.progress, all.saturating_sub(owed.len() as u64));
+        save.revived = owed.into_iter().map(|(seq, _)| seq).collect();
+        taken.unfinished = letters.split_off(&(after + 1));
+        taken.unfinished.extend(save.revived.iter().copied());
     }
-    let kv = record(taken);
-    backlog.save(plugin, ProgressSave { progress, kv, ..ProgressSave::default() }).await?;
+    save.kv = record(&taken);
+    backlog.save(plugin, save).await?;
     Ok(taken)
 }
 
@@ -63,17 +79,23 @@ fn uncount_states(progress: &mut PluginProgress, states: u64) {
     progress.superseded = progress.superseded.min(progress.filtered);
 }
 
-/// The positions whose states have rows of their own in the journal: dead letters, and states that are owed.
-async fn seqs_with_own_rows(plugin: &str, backlog: &dyn Backlog) -> Result<BTreeSet<Seq>, JournalError> {
-    let mut seqs: BTreeSet<Seq> =
-        backlog.dead_letters(plugin).await?.into_iter().map(|letter| letter.seq).collect();
-    let mut from = 0;
+async fn letter_positions(plugin: &str, backlog: &dyn Backlog) -> Result<BTreeSet<Seq>, JournalError> {
+    Ok(backlog.dead_letters(plugin).await?.into_iter().map(|letter| letter.seq).collect())
+}
+
+/// The owed states after a position, with their sources.
+async fn owed_after(
+    plugin: &str,
+    after: Seq,
+    backlog: &dyn Backlog,
+) -> Result<Vec<(Seq, Arc<str>)>, JournalError> {
+    let (mut owed, mut from) = (Vec::new(), after + 1);
     loop {
         let page = backlog.owed_states(plugin, from, CHUNK).await?;
-        seqs.extend(page.states.iter().map(|state| state.seq));
+        owed.extend(page.states.iter().map(|state| (state.seq, Arc::clone(&state.source))));
         match page.end {
             Some(end) => from = end + 1,
-            None => return Ok(seqs),
+            None => return Ok(owed),
         }
     }
 }

@@ -27,8 +27,11 @@ impl DispatchLoop {
     /// Looks for the receipts of states below the cursor that may have been applied. The plugin may be paused, or its breaker
     /// open: nothing is handed over.
     pub(crate) fn ask_about_doubts(&self, now: Duration) -> Option<BoxFuture<'static, DoubtAnswer>> {
+        if now < self.unasked.pause_end() {
+            return None;
+        }
         let asked = self.lanes.doubtful_positions(CHUNK);
-        if asked.is_empty() || now < self.unasked.pause_end() {
+        if asked.is_empty() {
             return None;
         }
         let (backlog, handler) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.parts.handler));
@@ -56,6 +59,9 @@ impl DispatchLoop {
         let (plugin, now) = (&self.parts.options.plugin, self.parts.clock.elapsed());
         let reason = match applied {
             Ok(Ok(AppliedStates { seqs, kv })) => {
+                if self.unasked.is_paused() {
+                    self.last_error = None;
+                }
                 self.unasked.end_pause();
                 let finished = self.lanes.resolve_doubts(&asked, &seqs);
                 if finished > 0 || !kv.is_empty() {
@@ -67,11 +73,14 @@ impl DispatchLoop {
             Err(JournalError::Unavailable(reason)) => reason,
             Err(error) => return Err(DispatchError::Journal(error)),
         };
-        tracing::debug!(
-            plugin,
-            reason,
-            "receipts of states that may have been applied can't be looked for yet"
-        );
+        if !self.unasked.is_paused() {
+            tracing::warn!(
+                plugin,
+                reason,
+                "receipts of states that may have been applied can't be looked for yet: their lanes wait"
+            );
+            self.last_error = Some(reason.into());
+        }
         self.unasked.begin_pause(now);
         Ok(())
     }
@@ -129,7 +138,7 @@ impl DispatchLoop {
             let settled = self.settle_delivery(delivery, verdict, now);
             finished += usize::from(matches!(
                 settled,
-                SettledAs::Delivered | SettledAs::Parked | SettledAs::Superseded
+                SettledAs::Delivered | SettledAs::Parked | SettledAs::Superseded | SettledAs::Resynced
             ));
         }
         if finished > 0 || !outcome.kv.is_empty() {

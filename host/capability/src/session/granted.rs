@@ -98,6 +98,8 @@ pub struct SurvivingReceipts {
     pub after: Option<Seq>,
     /// Whether a lost commit has states that are not delivered again.
     pub beneath: bool,
+    /// See [`DatabaseLoss::former_floor`](kubewitness_core::intents::commits::DatabaseLoss::former_floor).
+    pub former_floor: Option<Seq>,
     pub commits: SurvivingCommits,
 }
 
@@ -325,6 +327,7 @@ impl ReceiptTracker {
             database: self.commits.database_name(),
             after,
             beneath: self.commits.has_lost_beneath(&survey),
+            former_floor: self.commits.surveyed_floor(),
             commits: self.commits.surviving_commits(&survey),
         }))
     }
@@ -502,7 +505,9 @@ impl GrantProvider for PluginGrants {
         if is_new {
             self.0.settle_kv();
         }
-        if standing.applied.is_full() {
+        // A state below the cursor may be what holds it.
+        let is_after_cursor = |one: &StateDelivery| one.state.seq > standing.finished_cursor();
+        if standing.applied.is_full() && batch.iter().all(is_after_cursor) {
             let message = "too many states are finished above the plugin's cursor: a lane holds it";
             return Err(GrantError::Unavailable(message.into()));
         }
@@ -515,9 +520,9 @@ impl GrantProvider for PluginGrants {
         // Finished states up to the cursor are delivered again only by a resync, and are then applied again.
         // Other states up to it are owed.
         let cursor = standing.finished_cursor();
-        let done_through = standing.commits.done_through();
+        let has_returned = standing.commits.has_returned();
         let is_applied = |state: &State| {
-            (cursor + 1..=done_through).contains(&state.seq)
+            has_returned && standing.commits.has_done(state.seq, cursor)
                 || marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
         let waiting = batch

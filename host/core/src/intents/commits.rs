@@ -25,6 +25,8 @@ const NEWEST: &str = "newest";
 const LOSS: &str = "loss";
 /// The most records of losses that are kept. Each is a line for people.
 pub const LOSSES: usize = 16;
+/// The most ranges of unfinished states that a loss records.
+pub const UNFINISHED_RANGES: usize = 16_384;
 /// The most databases whose commits stay noted after the plugin was granted another one.
 pub const EARLIER: usize = 4;
 
@@ -133,9 +135,13 @@ pub struct DatabaseCommits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beneath: Option<NotedCommit>,
     /// The states up to this position are in the database although the journal took them back: the address
-    /// temporarily led to another server, which lacked them. `None` once the cursor has passed them.
+    /// temporarily led to another server, which lacked them. [`was_unfinished`] excludes some of them. `None`
+    /// once the cursor has passed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_through: Option<Seq>,
+    /// The same position, also after the cursor has passed it: states up to it may still be owed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub returned_at: Option<Seq>,
 }
 
 /// The journal's note of the newest commits in granted databases.
@@ -193,6 +199,13 @@ pub struct DatabaseLoss {
     /// Whether states of some lost commits are not delivered again: see [`DatabaseCommits::beneath`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beneath: bool,
+    /// Positions after `after`, in order, that the plugin had not finished although its cursor had passed them:
+    /// dead letters and owed states.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<(Seq, Seq)>,
+    /// The floor of receipts in the server to which the address led before; `None` if it was not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_floor: Option<Seq>,
 }
 
 impl DatabaseLoss {
@@ -200,6 +213,27 @@ impl DatabaseLoss {
     /// everything up to a position although the journal records less as finished.
     pub fn has_taken_back(&self, seq: Seq) -> bool {
         self.after.is_some_and(|after| after < seq) && seq <= self.through
+    }
+
+    fn has_unfinished(&self, seq: Seq) -> bool {
+        let following = self.unfinished.partition_point(|(_, last)| *last < seq);
+        self.unfinished.get(following).is_some_and(|(first, _)| *first <= seq)
+    }
+
+    /// Records these positions as unfinished. Past [`UNFINISHED_RANGES`], everything that follows counts as
+    /// unfinished: then its receipts alone keep it from being applied twice.
+    pub fn note_unfinished(&mut self, seqs: impl IntoIterator<Item = Seq>) {
+        for seq in seqs {
+            let is_full = self.unfinished.len() == UNFINISHED_RANGES;
+            match self.unfinished.last_mut() {
+                Some((_, last)) if *last + 1 == seq => *last = seq,
+                Some((_, last)) if is_full => {
+                    *last = self.through;
+                    return;
+                }
+                _ => self.unfinished.push((seq, seq)),
+            }
+        }
     }
 
     /// Whether rows may be missing for good.
@@ -251,6 +285,16 @@ impl DatabaseLoss {
     }
 }
 
+/// Whether a state was unfinished when the address led away from a server that it leads to again. That server
+/// is recognized by its floor. If no loss names it, any loss counts: a state may come twice, and none is lost.
+pub fn was_unfinished(losses: &[DatabaseLoss], floor: Seq, seq: Seq) -> bool {
+    let mut from_server = losses.iter().filter(|loss| loss.former_floor == Some(floor)).peekable();
+    match from_server.peek() {
+        Some(_) => from_server.any(|loss| loss.has_unfinished(seq)),
+        None => losses.iter().any(|loss| loss.has_unfinished(seq)),
+    }
+}
+
 /// The commits that a database still has after a loss.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SurvivingCommits {
@@ -294,12 +338,14 @@ impl CommitNotes {
             self.losses.iter().any(|(_, before)| before.database == database && before.has_taken_back(*seq))
         };
         let done_through = loss.after.filter(before);
+        let known = self.newest.as_ref().and_then(|note| note.commits_in(&database)?.returned_at);
+        let returned_at = done_through.or_else(|| Some(known?.min(loss.after?)));
         // Some of these states count as finished but may never have been delivered, such as those of an added
         // source.
         let loss = DatabaseLoss { beneath: loss.beneath || done_through.is_some(), ..loss.clone() };
         let earlier = self.newest.clone().unwrap_or_default().notes_besides(&database);
         let commits = newest.into_iter().collect();
-        let commits = DatabaseCommits { database, commits, beneath, done_through };
+        let commits = DatabaseCommits { database, commits, beneath, done_through, returned_at };
         let newest = CommitNote { current: loss.after.is_some().then_some(commits), earlier };
         let next = self.losses.last().map_or(1, |(number, _)| number + 1);
         let old = self.losses.len().saturating_sub(LOSSES - 1);

@@ -206,7 +206,9 @@ impl RequestNotes {
     pub fn remove_finished_notes(&mut self, seqs: &[Seq]) -> Vec<KvWrite> {
         let numbers: BTreeSet<u64> =
             seqs.iter().filter_map(|seq| self.by_seq.get(seq)).flatten().copied().collect();
-        self.kept.retain(|seq| !seqs.contains(seq));
+        for seq in seqs {
+            self.kept.remove(seq);
+        }
         let mut removals = Vec::new();
         for number in numbers {
             let Some(mut note) = self.take(number) else { continue };

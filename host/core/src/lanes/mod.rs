@@ -77,6 +77,12 @@ pub enum SubscriptionFit {
     Foreign,
 }
 
+impl SubscriptionFit {
+    pub fn is_handed_over(self) -> bool {
+        matches!(self, Self::Wanted | Self::Latest)
+    }
+}
+
 /// The outcome of a state that was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettledAs {

@@ -141,7 +141,7 @@ impl Lanes {
         }
         self.observed_ms = state.observed_ms;
         let group = self.deferred_group_of(&state);
-        if self.next_of(group).is_none() && self.has_place(&state) {
+        if self.next_of(group).is_none() && self.has_place(&state, fit) {
             self.unread -= u64::from(seq <= self.counted && self.unread > 0);
             self.take_in(state, fit, now);
             return;
@@ -165,11 +165,11 @@ impl Lanes {
     }
 
     /// The state may be taken in: its namespace has room, and there are not too many rows.
-    fn has_place(&mut self, state: &State) -> bool {
+    fn has_place(&mut self, state: &State, fit: SubscriptionFit) -> bool {
         let key = state.lane_key();
-        let is_crowded = self.is_crowded(key, state.seq);
+        let is_crowded = fit.is_handed_over() && self.is_crowded(key, state.seq);
         if is_crowded {
-            self.debts.crowded.insert(key.namespace);
+            self.debts.crowded.insert(key.namespace, (key, state.seq));
         }
         !is_crowded && self.shares.fits_one_more(key.namespace)
     }
@@ -184,7 +184,7 @@ impl Lanes {
 
     fn take_in(&mut self, state: Arc<State>, fit: SubscriptionFit, now: Duration) {
         let seq = state.seq;
-        if matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest) {
+        if fit.is_handed_over() {
             self.put_state(state, fit == SubscriptionFit::Latest, now);
         } else {
             self.filtered += 1;
@@ -226,21 +226,28 @@ impl Lanes {
         let is_crowded = self.positions.count_deferred_runs() >= self.options.runs;
         let is_starving = !self.has_ready(now);
         let from = |next: Seq| self.positions.next_left(next).filter(|from| !is_crowded || *from == first);
-        let is_full = self.debts.states >= self.options.rows;
         let namespaces = self.shares.all_behind().filter(|(namespace, _, _)| {
             let has_room =
                 self.shares.has_room(*namespace) || is_starving && self.shares.fits_one_more(*namespace);
-            has_room && !(is_full && self.debts.crowded.contains(namespace))
+            has_room && !self.waits_for_rows(*namespace)
         });
         let namespaces =
             namespaces.filter_map(|(_, next, _)| Some(CatchUpRange { from: from(next)?, limit: usize::MAX }));
         let pasts = self.pasts.iter().filter(|past| {
-            let waits_for = past.waits_for.is_some_and(|namespace| !self.shares.fits_one_more(namespace));
-            !waits_for && self.shares.free_slots() > 0 && past.next_read_at() <= now
+            let is_stuck =
+                |namespace| !self.shares.fits_one_more(namespace) || self.waits_for_rows(namespace);
+            !past.waits_for.is_some_and(is_stuck)
+                && self.shares.free_slots() > 0
+                && past.next_read_at() <= now
         });
         let pasts = pasts
             .filter_map(|past| Some(CatchUpRange { from: from(past.next)?, limit: past.read_limit(now) }));
         namespaces.chain(pasts).min_by_key(|behind| behind.from)
+    }
+
+    /// Whether a namespace is behind until some rows are finished, or its lane goes on.
+    fn waits_for_rows(&self, namespace: u64) -> bool {
+        self.debts.crowded.get(&namespace).is_some_and(|(key, seq)| self.is_crowded(*key, *seq))
     }
 
     /// When a past that waits for its rate may go on.
@@ -304,7 +311,7 @@ impl Lanes {
         fit: SubscriptionFit,
         now: Duration,
     ) -> bool {
-        self.has_place(state)
+        self.has_place(state, fit)
             && match group {
                 DeferredGroup::Past(index) if fit != SubscriptionFit::Filtered => {
                     self.pasts[index].try_spend_token(now)
@@ -321,7 +328,7 @@ impl Lanes {
                 self.shares.set_behind(namespace, &state.object.namespace, state.seq);
             }
             DeferredGroup::Past(index) => {
-                let waits = !self.shares.fits_one_more(namespace);
+                let waits = !self.shares.fits_one_more(namespace) || self.waits_for_rows(namespace);
                 let past = &mut self.pasts[index];
                 past.next = state.seq;
                 past.waits_for = waits.then_some(namespace);
@@ -341,7 +348,7 @@ impl Lanes {
         let through = positions.last_read();
         for (index, past) in self.pasts.iter_mut().enumerate() {
             let group = DeferredGroup::Past(index);
-            if !stopped.contains(&group) {
+            if (from..=end).contains(&past.next) && !stopped.contains(&group) {
                 past.waits_for = None;
             }
             past.next = next_of(group, past.next).unwrap_or(through + 1);

@@ -298,7 +298,7 @@ async fn what_waits_behind_a_letter_since_before_the_start_keeps_no_receipts_wha
     journal.append([1, 1, 1, 2]);
     let (plugin, _) = picky(&journal);
     *plugin.receipts.lock().unwrap() = Some(std::collections::BTreeMap::new());
-    let running = start(owing(), &journal, &plugin);
+    let running = start(options("p"), &journal, &plugin);
     running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
     running.until("applied", |_| plugin.applied().len() == 3).await;
     // The ends of the others may be unsaved.

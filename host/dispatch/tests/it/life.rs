@@ -1,9 +1,11 @@
 //! Tests of a dispatcher's life: start, flow, restart, drain, abort, and a journal that refuses.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use kubewitness_core::config::{Mode, RateSpec, Start};
+use kubewitness_core::config::{Mode, OnDeadLetter, RateSpec, Start};
 use kubewitness_core::ports::{Backlog, CallError, JournalError, KvWrite, Verdict};
 use kubewitness_core::{Seq, limits};
 use kubewitness_dispatch::{DispatchError, DispatchOptions, LetterSelection, TakenBack, take_back};
@@ -363,7 +365,8 @@ async fn what_was_taken_back_comes_once_more_in_order_but_for_dead_letters_and_t
     let note = KvWrite { key: "\0note".into(), value: Some(b"1".to_vec()) };
     journal.with(|kept| kept.may_take_back = true);
     let taken = take_back("p", &*journal, Some(20), 2, |_| vec![note]).await.unwrap();
-    assert_eq!(taken, TakenBack { through: 40, again: 17, ended: 0, missing: 2 });
+    let unfinished = BTreeSet::from([25]);
+    assert_eq!(taken, TakenBack { through: 40, again: 17, ended: 0, missing: 2, unfinished });
     assert_eq!(journal.kv_of("\0note"), Some(b"1".to_vec()), "in the same save");
     let nothing = take_back("p", &*journal, None, 2, |_| Vec::new()).await.unwrap();
     assert_eq!((nothing.again, nothing.missing), (0, 0));
@@ -379,6 +382,41 @@ async fn what_was_taken_back_comes_once_more_in_order_but_for_dead_letters_and_t
     running.end().await.unwrap();
     let cursor = journal.plugin_progress("p").await.unwrap().unwrap().cursor;
     assert_eq!(cursor, 40);
+}
+
+/// They would otherwise be handed over before older states of their object, which are read from the journal again.
+#[tokio::test(start_paused = true)]
+async fn what_is_owed_behind_a_letter_comes_in_order_after_what_was_taken_back() {
+    let journal = FixtureJournal::new(1, 0);
+    journal.append([1, 1, 1, 1, 1, 2, 1, 2, 1]);
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&mended);
+    let plugin = FixturePlugin::new("p", &journal, move |batch| {
+        let bad = |seq| seq == 5 && !is_mended.load(Ordering::Relaxed);
+        let verdict = |seq| if bad(seq) { Verdict::Reject("never".into()) } else { Verdict::Done };
+        (1, Ok(batch.iter().map(|delivery| verdict(delivery.state.seq)).collect()))
+    });
+    let mut hold = options("p");
+    hold.delivery.on_dead_letter = OnDeadLetter::Hold;
+    let running = start(hold.clone(), &journal, &plugin);
+    running.until("owed", |stats| (stats.delivered, stats.dead, stats.waiting) == (6, 1, 2)).await;
+    running.end().await.unwrap();
+    assert_eq!(journal.with(|kept| kept.owed.len()), 2);
+
+    journal.with(|kept| kept.may_take_back = true);
+    let taken = take_back("p", &*journal, Some(2), 0, |_| Vec::new()).await.unwrap();
+    let unfinished = BTreeSet::from([5, 7, 9]);
+    assert_eq!(taken, TakenBack { through: 9, again: 4, unfinished, ..TakenBack::default() });
+    assert_eq!(journal.with(|kept| (kept.owed.len(), kept.progress["p"].delivered)), (0, 2));
+
+    let running = start(hold, &journal, &plugin);
+    running.until("owed anew", |stats| (stats.delivered, stats.waiting, stats.dead) == (6, 2, 1)).await;
+    mended.store(true, Ordering::Relaxed);
+    let parked = LetterSelection::Parked(vec![5]);
+    assert_eq!(running.handle.replay_letters(parked, "ada", "mended").await.unwrap(), 1);
+    running.until("finished", |stats| stats.waiting == 0 && stats.delivered == 9).await;
+    running.end().await.unwrap();
+    assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [1, 2, 3, 4, 3, 4, 5, 7, 9]);
 }
 
 /// The extent of what is taken back after a position, once the dispatcher has finished everything.
@@ -405,7 +443,10 @@ async fn however_far_back_retention_has_removed_states_they_are_told() {
     journal.skip(2_000_000);
     journal.append(0..5);
     let taken = taken_after(&journal, options("p"), 3, 3_000_000).await;
-    assert_eq!(taken, TakenBack { through: 2_000_025, again: 12, ended: 0, missing: 2_000_010 });
+    assert_eq!(
+        taken,
+        TakenBack { through: 2_000_025, again: 12, ended: 0, missing: 2_000_010, ..TakenBack::default() }
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -415,7 +456,7 @@ async fn positions_of_other_sources_that_retention_removed_are_not_missing() {
     journal.skip(10);
     journal.append(0..5);
     let taken = taken_after(&journal, options("p"), 3, 0).await;
-    assert_eq!(taken, TakenBack { through: 20, again: 7, ended: 0, missing: 0 });
+    assert_eq!(taken, TakenBack { through: 20, again: 7, ended: 0, missing: 0, ..TakenBack::default() });
 }
 
 #[tokio::test(start_paused = true)]
@@ -431,7 +472,7 @@ async fn states_of_a_source_that_was_unsubscribed_since_are_not_said_to_come_aga
     running.until_idle().await;
     running.end().await.unwrap();
     let taken = taken_after(&journal, options("p"), 4, 0).await;
-    assert_eq!(taken, TakenBack { through: 10, again: 3, ended: 3, missing: 0 });
+    assert_eq!(taken, TakenBack { through: 10, again: 3, ended: 3, missing: 0, ..TakenBack::default() });
 
     let plugin = FixturePlugin::new("p", &journal, done);
     let running = start(options("p"), &journal, &plugin);

@@ -77,23 +77,29 @@ async fn record_loss(
     survivors: SurvivingReceipts,
     found_ms: u64,
 ) -> Result<Vec<DatabaseLoss>, JournalError> {
-    let SurvivingReceipts { database, after, beneath, commits } = survivors;
-    let loss = |taken: TakenBack| DatabaseLoss {
-        database: database.clone(),
-        found_ms,
-        after,
-        through: taken.through,
-        again: taken.again,
-        ended: taken.ended,
-        missing: taken.missing,
-        beneath,
+    let SurvivingReceipts { database, after, beneath, former_floor, commits } = survivors;
+    let loss = |taken: &TakenBack| {
+        let mut loss = DatabaseLoss {
+            database: database.clone(),
+            found_ms,
+            after,
+            through: taken.through,
+            again: taken.again,
+            ended: taken.ended,
+            missing: taken.missing,
+            beneath,
+            former_floor,
+            ..DatabaseLoss::default()
+        };
+        loss.note_unfinished(taken.unfinished.iter().copied());
+        loss
     };
     let notes = commit_notes(&journal.plugin_kv(plugin).await?);
-    let record = |taken| notes.record_loss(&loss(taken), commits);
+    let record = |taken: &TakenBack| notes.record_loss(&loss(taken), commits);
     let removed = journal.all_progress().await?.remove(plugin).map_or(0, |(_, removed)| removed);
     let taken = take_back(plugin, journal, after, removed, record).await?;
     let earlier = notes.losses.iter().map(|(_, loss)| loss.clone());
-    let mut losses: Vec<_> = earlier.chain([loss(taken)]).collect();
+    let mut losses: Vec<_> = earlier.chain([loss(&taken)]).collect();
     losses.drain(..losses.len().saturating_sub(LOSSES));
     Ok(losses)
 }

@@ -137,6 +137,31 @@ fn states_that_were_taken_back_count_as_done_in_the_database_that_has_them() {
 }
 
 #[test]
+fn the_loss_that_left_a_server_says_what_was_unfinished_there_and_too_many_ranges_become_one() {
+    let lost = |former_floor, unfinished: &[Seq]| {
+        let mut loss = DatabaseLoss { after: Some(10), through: 90, former_floor, ..DatabaseLoss::default() };
+        loss.note_unfinished(unfinished.iter().copied());
+        loss
+    };
+    let first = lost(Some(70), &[20, 21, 22, 40]);
+    assert_eq!(first.unfinished, [(20, 22), (40, 40)]);
+    let of = |losses: &[DatabaseLoss], floor| -> Vec<Seq> {
+        (1..100).filter(|seq| was_unfinished(losses, floor, *seq)).collect()
+    };
+    assert!(of(&[], 70).is_empty());
+    // The standby was lost as well, before or after it had what was taken back.
+    let losses = [first, lost(Some(15), &[40, 50])];
+    assert_eq!(of(&losses, 70), [20, 21, 22, 40]);
+    assert_eq!(of(&losses, 15), [40, 50]);
+    assert_eq!(of(&losses, 71), [20, 21, 22, 40, 50], "which of them it was is not known");
+    let odd: Vec<Seq> = (0..2 * UNFINISHED_RANGES as Seq).map(|n| 101 + 2 * n).collect();
+    let mut many = DatabaseLoss { through: 1_000_000, ..DatabaseLoss::default() };
+    many.note_unfinished(odd.iter().copied());
+    assert_eq!(many.unfinished.len(), UNFINISHED_RANGES);
+    assert!(odd.iter().all(|seq| many.has_unfinished(*seq)) && !many.has_unfinished(102));
+}
+
+#[test]
 fn a_loss_is_a_gap_where_rows_may_be_missing_for_good() {
     let whole = DatabaseLoss { after: Some(5), through: 9, again: 4, ..DatabaseLoss::default() };
     assert!(!whole.is_gap() && whole.text().contains("4 states after position 5"));

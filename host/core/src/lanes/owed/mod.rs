@@ -267,11 +267,10 @@ impl Lanes {
         !self.letters.owed.is_empty()
     }
 
-    /// Tells whether so many rows, new or finished, wait for a save, or so many for their receipts, that nothing more is
-    /// read before.
+    /// Tells whether so many rows, new or finished, wait for a save that nothing more is read before.
     pub fn owes_too_much(&self) -> bool {
-        let OwedStates { unsaved, finished, doubts, .. } = &self.debts;
-        unsaved.len().max(finished.len()).max(doubts.len()) >= self.options.window
+        let OwedStates { unsaved, finished, .. } = &self.debts;
+        unsaved.len().max(finished.len()) >= self.options.window
     }
 
     /// Reading waits for a save, so one is due at once.
@@ -294,7 +293,13 @@ impl Lanes {
         let is_still = lane.is_put_aside()
             || lane.is_held_before(debt.next)
             || self.debts.doubts.contains_key(&debt.next);
-        let goes_on = debt.rows > debt.unsaved && !is_still && lane.queue.len() <= self.options.depth / 2;
+        // A head that may fail once more would send the rows back.
+        let is_safe =
+            |head: &LaneSlot| head.failed.is_none() && !matches!(head.origin, SlotOrigin::Letter(_));
+        let goes_on = debt.rows > debt.unsaved
+            && !is_still
+            && lane.queue.front().is_none_or(is_safe)
+            && lane.queue.len() <= self.options.depth / 2;
         let listed = goes_on.then_some(debt.next);
         let head = lane.queue.front().filter(|head| head.origin == SlotOrigin::Owed);
         let head = head.and_then(|head| Some(head.state.as_ref()?.observed_ms));
@@ -351,13 +356,14 @@ impl Lanes {
     /// end of all rows, what is durable and did not come will not come: it is counted.
     fn note_missing(&mut self, from: Seq, end: Option<Seq>, stopped: &HashSet<LaneKey>) -> usize {
         let through = end.unwrap_or(Seq::MAX);
-        let unsaved: HashSet<LaneKey> = self.debts.unsaved.range(..=through).map(|(_, key)| *key).collect();
+        let before_end = end.into_iter().flat_map(|end| self.debts.unsaved.range(..=end));
+        let unsaved: HashSet<LaneKey> = before_end.map(|(_, key)| *key).collect();
         let mut missing = 0;
-        for key in self.debts.returning.listed_from(from) {
+        for key in self.debts.returning.listed_within(from, through) {
             let Some(debt) = self.lanes.get_mut(&key).map(|lane| &mut lane.debt) else { continue };
             match end {
                 _ if stopped.contains(&key) => continue,
-                Some(end) if !unsaved.contains(&key) && debt.next <= end => debt.next = end + 1,
+                Some(end) if !unsaved.contains(&key) => debt.next = end + 1,
                 Some(_) => continue,
                 None => {
                     missing += debt.rows - debt.unsaved;
@@ -378,7 +384,7 @@ impl Lanes {
             debt.rows -= 1;
             debt.unsaved -= usize::from(is_unsaved);
         }
-        if !matches!(fit, SubscriptionFit::Wanted | SubscriptionFit::Latest) {
+        if !fit.is_handed_over() {
             self.filtered += 1;
             self.debts.states -= 1;
             self.debts.unsaved.remove(&seq);

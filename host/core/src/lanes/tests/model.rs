@@ -416,7 +416,7 @@ impl LaneModel {
     fn is_barred(&self, seq: Seq) -> bool {
         let lane = self.rows[&seq].lane;
         self.rows.range(..seq).filter(|(_, row)| row.lane == lane).any(|(_, row)| match row.fate {
-            ModelFate::Unread => matches!(row.fit, SubscriptionFit::Wanted | SubscriptionFit::Latest),
+            ModelFate::Unread => row.fit.is_handed_over(),
             ModelFate::Waiting | ModelFate::Flying => true,
             ModelFate::Parked | ModelFate::Recalled => {
                 (self.policy == OnDeadLetter::Hold || row.unkept) && !self.rows[&seq].replay

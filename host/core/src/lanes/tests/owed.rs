@@ -283,10 +283,38 @@ fn at_the_bound_of_rows_a_lane_keeps_its_namespace_unread_and_no_other_one() {
     assert_eq!((lanes.namespaces_behind(), lanes.next_behind(Duration::ZERO)), (vec!["team".into()], None));
     saved(&mut lanes);
     lanes.drop_letter(1);
+    assert_eq!(lanes.next_behind(Duration::ZERO), None, "its rows come first");
     bring_back(&mut lanes, &[(2, 1), (4, 1), (6, 1)]);
     assert_eq!(take(&mut lanes, 0, 5), [2]);
     lanes.apply_verdict(2, Verdict::Done, at(0));
     assert_eq!(lanes.next_behind(Duration::ZERO).map(|range| range.from), Some(8));
+}
+
+#[test]
+fn at_the_bound_of_rows_what_is_filtered_is_passed_and_a_past_waits_until_there_is_room() {
+    let few = LaneOptions { rows: 1, ..options(OnDeadLetter::Hold) };
+    let mut lanes = Lanes::new(few, &PluginProgress::default());
+    let journal = turns::journal_of([("team", 1); 5].into_iter());
+    lanes.begin_past(&"jobs".into(), 4, RateSpec { per_second: 1000, burst: None });
+    lanes.count(4, 4);
+    let fitted = |from: Seq| {
+        let fit = |seq| if seq == 3 { SubscriptionFit::Filtered } else { SubscriptionFit::Wanted };
+        let after = journal[from as usize - 1..4].iter();
+        after.map(|state| (Arc::clone(state), fit(state.seq))).collect::<Vec<_>>()
+    };
+    lanes.read(fitted(1), 4, Duration::ZERO);
+    let now = Duration::from_secs(1);
+    lanes.take_in_deferred(1, fitted(1)[..1].to_vec(), 1, now);
+    assert_eq!(take(&mut lanes, 1000, 5), [1]);
+    lanes.apply_verdict(1, Verdict::Reject("never".into()), at(1000));
+    lanes.take_in_deferred(2, fitted(2), 4, now);
+    assert_eq!((saved(&mut lanes).owed, lanes.lane_stats().filtered), (vec![2], 1));
+    assert_eq!((lanes.cursor(), lanes.next_behind(Duration::from_secs(9))), (3, None));
+    lanes.drop_letter(1);
+    bring_back(&mut lanes, &[(2, 1)]);
+    assert_eq!(take(&mut lanes, 1000, 5), [2]);
+    lanes.apply_verdict(2, Verdict::Done, at(1000));
+    assert_eq!(lanes.next_behind(now).map(|range| range.from), Some(4));
 }
 
 #[test]

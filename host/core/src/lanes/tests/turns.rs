@@ -58,7 +58,7 @@ fn read_some(
     }
 }
 
-fn journal_of(states: impl Iterator<Item = (&'static str, u64)>) -> Vec<Arc<State>> {
+pub(super) fn journal_of(states: impl Iterator<Item = (&'static str, u64)>) -> Vec<Arc<State>> {
     let states = states.zip(1..);
     states.map(|((namespace, lane), seq)| state_of(namespace, lane, seq, Change::Present, 0)).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 
 use crate::state::{LaneKey, Seq};
 
@@ -23,8 +23,8 @@ pub(in crate::lanes) struct OwedStates {
     pub before_start: Seq,
     /// Rows that may have been applied, and whose receipts are looked for.
     pub doubts: BTreeMap<Seq, LaneKey>,
-    /// Namespaces that are behind because there are too many rows.
-    pub crowded: HashSet<u64>,
+    /// The states that keep their namespaces behind, because there are too many rows.
+    pub crowded: HashMap<u64, (LaneKey, Seq)>,
 }
 
 impl OwedStates {
@@ -63,10 +63,13 @@ impl ReturningLanes {
         fitting.filter_map(|(_, lanes)| lanes.first().map(|(seq, _)| *seq)).min()
     }
 
-    /// The lanes whose first row lies at this position or behind it.
-    pub fn listed_from(&self, from: Seq) -> Vec<LaneKey> {
-        let lanes = self.0.values().flat_map(|lanes| lanes.range((from, LaneKey::default())..));
-        lanes.map(|(_, key)| *key).collect()
+    /// The lanes whose first row lies between these positions.
+    pub fn listed_within(&self, from: Seq, through: Seq) -> Vec<LaneKey> {
+        let listed = |lanes: &BTreeSet<(Seq, LaneKey)>| {
+            let following = lanes.range((from, LaneKey::default())..);
+            following.take_while(|(seq, _)| *seq <= through).map(|(_, key)| *key).collect::<Vec<_>>()
+        };
+        self.0.values().flat_map(listed).collect()
     }
 
     pub fn is_empty(&self) -> bool {
