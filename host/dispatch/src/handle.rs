@@ -74,7 +74,7 @@ struct DispatchFigures {
     /// The cursor that is durable.
     saved: Seq,
     /// A state from which on receipts are needed all the same.
-    recalled: Option<Seq>,
+    receipts_from: Option<Seq>,
     last_error: Option<Arc<str>>,
     why: Option<Arc<str>>,
     rest: Option<Arc<str>>,
@@ -136,7 +136,7 @@ impl SharedFigures {
             stats,
             cursor: lanes.cursor(),
             saved: saver.saved_cursor(),
-            recalled: lanes.first_recalled(),
+            receipts_from: lanes.first_needed_receipt(),
             last_error: last_error.cloned(),
             why: reader.why.clone(),
             rest: rest.map(|rest| rest.why.clone()),
@@ -188,8 +188,8 @@ impl DispatchHandle {
     /// Every state up to here is finished, and the journal knows it, so nobody needs their receipts. The cursor is 0 until
     /// this dispatcher has saved for the first time. `None` until it knows which states it is owed.
     pub fn durable_cursor(&self) -> Option<DurableCursor> {
-        let DispatchFigures { stats, saved, recalled, .. } = self.shared.current_figures();
-        stats.started.then_some(DurableCursor { cursor: saved, recalled })
+        let DispatchFigures { stats, saved, receipts_from, .. } = self.shared.current_figures();
+        stats.started.then_some(DurableCursor { cursor: saved, receipts_from })
     }
 
     /// Takes parked dead letters back into their lanes. Returns their number once it is durable that they are

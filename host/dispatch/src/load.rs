@@ -91,7 +91,7 @@ async fn load(
         .save(&options.plugin, ProgressSave { progress: progress.clone(), ..ProgressSave::default() })
         .await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
-    lanes.begin_behind(newest);
+    lanes.note_previous_run(newest);
     load_letters(options, backlog, &mut lanes).await?;
     load_owed(&options.plugin, backlog, &mut lanes).await?;
     for (source, until, rate) in interest.paced_sources() {
@@ -225,7 +225,7 @@ async fn load_letters(
         }
         for letter in letters {
             if letter.replaying {
-                lanes.replay_again(letter);
+                lanes.restore_replay(letter);
             } else {
                 lanes.add_parked(letter.seq);
             }
@@ -239,7 +239,7 @@ async fn load_owed(plugin: &str, backlog: &dyn Backlog, lanes: &mut Lanes) -> Re
     let mut from = 0;
     loop {
         let OwedPage { states, end } = backlog.owed_states(plugin, from, CHUNK).await?;
-        states.iter().for_each(|state| lanes.owe_again(state));
+        states.iter().for_each(|state| lanes.restore_owed_row(state));
         match end {
             Some(end) => from = end + 1,
             None => return Ok(()),

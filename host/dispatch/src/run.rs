@@ -49,7 +49,7 @@ pub(crate) struct FinishedCall {
     pub result: Result<CallOutcome, CallError>,
 }
 
-struct LetterRecall {
+struct RecalledLetters {
     act: LetterAction,
     letters: Result<Vec<DeadLetter>, JournalError>,
     reply: oneshot::Sender<Result<u64, DispatchError>>,
@@ -62,7 +62,7 @@ struct PendingWork {
     ticking: Option<BoxFuture<'static, Result<Vec<KvWrite>, CallError>>>,
     saving: Option<BoxFuture<'static, Result<(), JournalError>>>,
     fetching: Option<BoxFuture<'static, (BacklogQuery, Result<BacklogAnswer, JournalError>)>>,
-    recalling: Option<BoxFuture<'static, LetterRecall>>,
+    recalling: Option<BoxFuture<'static, RecalledLetters>>,
     asking: Option<BoxFuture<'static, DoubtAnswer>>,
     ordering: Option<BoxFuture<'static, PauseOutcome>>,
 }
@@ -72,7 +72,7 @@ enum RunEvent {
     Ticked(Result<Vec<KvWrite>, CallError>),
     Saved(Result<(), JournalError>),
     Fetched(BacklogQuery, Result<BacklogAnswer, JournalError>),
-    Recalled(LetterRecall),
+    Recalled(RecalledLetters),
     Asked(DoubtAnswer),
     Ordered(PauseOutcome),
     Command(Option<DispatchCommand>),
@@ -98,14 +98,14 @@ pub(crate) struct DispatchLoop {
     /// The same until its time is over: the plugin has taken more than its share of something.
     rest: Option<CallPause>,
     /// The journal is being asked for owed states. Its answer may be older than a save that ends meanwhile.
-    asks_owed: bool,
+    reads_owed: bool,
     /// The rows of such saves. The lanes hear of them after the answer.
-    unheard: Vec<SavedRows>,
+    unapplied_saves: Vec<SavedRows>,
     /// The pause after receipts could not be looked for.
-    pub(crate) unasked: OperatorPause,
+    pub(crate) receipt_pause: OperatorPause,
     ticks: Option<TickSchedule>,
-    is_deaf: bool,
-    is_orphaned: bool,
+    commands_closed: bool,
+    journal_ended: bool,
 }
 
 impl DispatchLoop {
@@ -126,11 +126,11 @@ impl DispatchLoop {
             last_error: None,
             paused,
             rest: None,
-            asks_owed: false,
-            unheard: Vec::new(),
-            unasked: OperatorPause::default(),
-            is_deaf: false,
-            is_orphaned: false,
+            reads_owed: false,
+            unapplied_saves: Vec::new(),
+            receipt_pause: OperatorPause::default(),
+            commands_closed: false,
+            journal_ended: false,
         }
     }
 
@@ -173,10 +173,10 @@ impl DispatchLoop {
             recalled = await_slot(&mut work.recalling) => RunEvent::Recalled(recalled),
             asked = await_slot(&mut work.asking) => RunEvent::Asked(asked),
             ordered = await_slot(&mut work.ordering) => RunEvent::Ordered(ordered),
-            command = self.parts.commands.recv(), if is_idle && !self.is_deaf => RunEvent::Command(command),
+            command = self.parts.commands.recv(), if is_idle && !self.commands_closed => RunEvent::Command(command),
             ticked = await_slot(&mut work.ticking) => RunEvent::Ticked(ticked),
             Some(called) = work.calls.next(), if !work.calls.is_empty() => RunEvent::Called(called),
-            grown = self.newest.changed(), if !self.is_orphaned => RunEvent::Grown(grown.is_ok()),
+            grown = self.newest.changed(), if !self.journal_ended => RunEvent::Grown(grown.is_ok()),
             () = sleep_or_wait(wake) => RunEvent::Woken,
         }
     }
@@ -198,8 +198,8 @@ impl DispatchLoop {
                 work.recalling = Some(self.recall_letters(letters));
             }
             RunEvent::Command(Some(DispatchCommand::Resync(source))) => self.resync.request_resync(source),
-            RunEvent::Command(None) => self.is_deaf = true,
-            RunEvent::Grown(grown) => self.is_orphaned = !grown,
+            RunEvent::Command(None) => self.commands_closed = true,
+            RunEvent::Grown(grown) => self.journal_ended = !grown,
             RunEvent::Woken => {}
         }
         Ok(())
@@ -301,9 +301,9 @@ impl DispatchLoop {
             Ok(()) => {
                 let saved = self.saver.note_saved();
                 self.lanes.letters_saved(saved.letters.iter().copied());
-                self.unheard.push(saved);
-                if !self.asks_owed {
-                    self.hear_of_rows();
+                self.unapplied_saves.push(saved);
+                if !self.reads_owed {
+                    self.apply_saved_rows();
                 }
             }
             Err(JournalError::Unavailable(reason)) => {
@@ -320,9 +320,9 @@ impl DispatchLoop {
     }
 
     /// Notes the rows of what was saved.
-    fn hear_of_rows(&mut self) {
-        for SavedRows { letters, owed, revived } in std::mem::take(&mut self.unheard) {
-            self.lanes.owed_saved(owed, letters.into_iter().chain(revived));
+    fn apply_saved_rows(&mut self) {
+        for SavedRows { letters, owed, revived } in std::mem::take(&mut self.unapplied_saves) {
+            self.lanes.note_saved_rows(owed, letters.into_iter().chain(revived));
         }
     }
 
@@ -334,7 +334,7 @@ impl DispatchLoop {
         if matches!(fetch, BacklogQuery::Read { .. }) && self.saver.is_behind(self.lanes.last_read()) {
             return self.saver.note_urgent_change();
         }
-        self.asks_owed = matches!(fetch, BacklogQuery::Owed { .. });
+        self.reads_owed = matches!(fetch, BacklogQuery::Owed { .. });
         let (backlog, interest) = (Arc::clone(&self.parts.backlog), Arc::clone(&self.interest));
         work.fetching = Some(
             async move {
@@ -362,20 +362,20 @@ impl DispatchLoop {
         fetch: BacklogQuery,
         answer: Result<BacklogAnswer, JournalError>,
     ) -> Result<(), DispatchError> {
-        self.asks_owed = false;
+        self.reads_owed = false;
         let answer = match answer {
             Ok(answer) => answer,
             Err(JournalError::Unavailable(reason)) => {
                 let plugin = &self.parts.options.plugin;
                 tracing::warn!(plugin, reason, "the journal can't be read yet");
                 self.reader.note_failure(self.parts.clock.elapsed());
-                self.hear_of_rows();
+                self.apply_saved_rows();
                 return Ok(());
             }
             Err(error) => return Err(DispatchError::Journal(error)),
         };
         self.apply_answer(fetch, answer);
-        self.hear_of_rows();
+        self.apply_saved_rows();
         Ok(())
     }
 
@@ -400,7 +400,7 @@ impl DispatchLoop {
 
     // ---- dead letters --------------------------------------------------------------------
 
-    fn recall_letters(&self, letters: LetterCommand) -> BoxFuture<'static, LetterRecall> {
+    fn recall_letters(&self, letters: LetterCommand) -> BoxFuture<'static, RecalledLetters> {
         let (backlog, plugin) = (Arc::clone(&self.parts.backlog), self.parts.options.plugin.clone());
         let LetterCommand { act, letters: meant, who, why, reply } = letters;
         async move {
@@ -416,14 +416,14 @@ impl DispatchLoop {
                 }
                 Ok(letters)
             };
-            LetterRecall { act, letters: letters.await, reply }
+            RecalledLetters { act, letters: letters.await, reply }
         }
         .boxed()
     }
 
     fn on_recalled(
         &mut self,
-        LetterRecall { act, letters, reply }: LetterRecall,
+        RecalledLetters { act, letters, reply }: RecalledLetters,
     ) -> Result<(), DispatchError> {
         let done = letters.map(|letters| {
             for letter in &letters {
@@ -468,7 +468,7 @@ impl DispatchLoop {
         let tick = self.ticks.as_ref().and_then(TickSchedule::next_wake);
         let reader = self.reader.next_wake(&self.lanes, newest);
         let rest = self.rest.as_ref().map(|rest| now + rest.wait);
-        let ask = self.unasked.is_paused().then(|| self.unasked.pause_end());
+        let ask = self.receipt_pause.is_paused().then(|| self.receipt_pause.pause_end());
         let wakes = [probe, self.saver.next_save_at(), reader, self.lanes.past_due(), tick, rest, ask];
         wakes.into_iter().flatten().filter_map(|at| at.checked_sub(now)).filter(|wait| !wait.is_zero()).min()
     }

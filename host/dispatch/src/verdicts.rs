@@ -27,7 +27,7 @@ impl DispatchLoop {
     /// Looks for the receipts of states below the cursor that may have been applied. The plugin may be paused, or its breaker
     /// open: nothing is handed over.
     pub(crate) fn ask_about_doubts(&self, now: Duration) -> Option<BoxFuture<'static, DoubtAnswer>> {
-        if now < self.unasked.pause_end() {
+        if now < self.receipt_pause.pause_end() {
             return None;
         }
         let asked = self.lanes.doubtful_positions(CHUNK);
@@ -59,10 +59,10 @@ impl DispatchLoop {
         let (plugin, now) = (&self.parts.options.plugin, self.parts.clock.elapsed());
         let reason = match applied {
             Ok(Ok(AppliedStates { seqs, kv })) => {
-                if self.unasked.is_paused() {
+                if self.receipt_pause.is_paused() {
                     self.last_error = None;
                 }
-                self.unasked.end_pause();
+                self.receipt_pause.end_pause();
                 let finished = self.lanes.resolve_doubts(&asked, &seqs);
                 if finished > 0 || !kv.is_empty() {
                     self.saver.note_finished(finished, kv.take());
@@ -73,7 +73,7 @@ impl DispatchLoop {
             Err(JournalError::Unavailable(reason)) => reason,
             Err(error) => return Err(DispatchError::Journal(error)),
         };
-        if !self.unasked.is_paused() {
+        if !self.receipt_pause.is_paused() {
             tracing::warn!(
                 plugin,
                 reason,
@@ -81,7 +81,7 @@ impl DispatchLoop {
             );
             self.last_error = Some(reason.into());
         }
-        self.unasked.begin_pause(now);
+        self.receipt_pause.begin_pause(now);
         Ok(())
     }
 

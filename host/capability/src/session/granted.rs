@@ -376,14 +376,14 @@ impl ReceiptTracker {
     pub async fn prune_receipts(
         &self,
         plugin: &str,
-        DurableCursor { cursor, recalled }: DurableCursor,
+        DurableCursor { cursor, receipts_from }: DurableCursor,
         now: Duration,
     ) -> Result<(), GrantError> {
         let _pruning = self.pruning.lock().await;
         let cursor = self.cursor.fetch_max(cursor, Ordering::AcqRel).max(cursor);
         self.applied.pass_cursor(cursor);
         self.commits.pass_cursor(cursor);
-        let needed = recalled.unwrap_or(Seq::MAX);
+        let needed = receipts_from.unwrap_or(Seq::MAX);
         self.needed_from.store(needed, Ordering::Release);
         let now_at = CommitPlace { newest_ms: u64::MAX, states: self.count_committed() };
         let first = self.lock_open_calls().take_first_place().unwrap_or(now_at);

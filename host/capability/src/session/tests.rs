@@ -313,7 +313,7 @@ async fn a_receipt_belongs_to_its_plugin_and_goes_behind_the_cursor() {
     // A journal that lost its newest commits gives the same state another position.
     let moved = [delivery(9001, "id-9000")];
     assert_eq!(plugin.open(&moved).await.unwrap().applied_states().len(), 1);
-    let owed = kubewitness_core::ports::DurableCursor { cursor: 9000, recalled: Some(1) };
+    let owed = kubewitness_core::ports::DurableCursor { cursor: 9000, receipts_from: Some(1) };
     capabilities.prune_receipts("p", owed, minute * 10).await.unwrap();
     assert_eq!(
         plugin.open(&moved).await.unwrap().applied_states().len(),

@@ -171,7 +171,7 @@ impl Lanes {
             slot.not_before = at;
         }
         if pause >= self.options.owe_after {
-            self.owe_all(key);
+            self.owe_whole_lane(key);
         }
         self.meter.retries += 1;
         SettledAs::Retried(at)
@@ -230,12 +230,12 @@ impl Lanes {
         match self.options.on_dead_letter {
             OnDeadLetter::Hold => {
                 self.hold_lane_at(seq, key);
-                self.owe_lane(key, seq);
+                self.owe_lane_after(key, seq);
             }
             // After a kill this state would be owed again, and would come after states that had passed it.
             OnDeadLetter::Continue if is_new => {
                 self.lanes.entry(key).or_default().held.insert(seq);
-                self.unkept.insert(seq, key);
+                self.unsaved_letters.insert(seq, key);
             }
             OnDeadLetter::Continue => {}
         }

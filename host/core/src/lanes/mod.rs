@@ -135,7 +135,7 @@ pub struct LetterChanges {
 
 /// A dead letter that is being replayed.
 #[derive(Debug)]
-struct RecalledLetter {
+struct ReplayedLetter {
     prior: LetterHistory,
     tries: Vec<Try>,
 }
@@ -159,9 +159,9 @@ pub struct Lanes {
     /// When the last state that was read was observed.
     observed_ms: u64,
     /// Dead letters that are replayed and whose state is not yet read.
-    replays: BTreeMap<Seq, RecalledLetter>,
+    replays: BTreeMap<Seq, ReplayedLetter>,
     /// Those among them that were handed over before the start, while their receipts are looked for.
-    doubtful_letters: BTreeMap<Seq, RecalledLetter>,
+    doubtful_letters: BTreeMap<Seq, ReplayedLetter>,
     letters: LetterChanges,
     rate: Option<TokenBucket>,
     call_rate: Option<TokenBucket>,
@@ -176,7 +176,7 @@ pub struct Lanes {
     /// The positions of parked dead letters.
     parked: BTreeSet<Seq>,
     /// The positions among these whose lanes wait until the letter is saved.
-    unkept: BTreeMap<Seq, LaneKey>,
+    unsaved_letters: BTreeMap<Seq, LaneKey>,
     /// The lanes of letters that hold them until an operator decides.
     holders: HashMap<Seq, LaneKey>,
     dropped: u64,
@@ -215,7 +215,7 @@ impl Lanes {
             filtered: progress.filtered,
             superseded: progress.superseded,
             parked: BTreeSet::new(),
-            unkept: BTreeMap::new(),
+            unsaved_letters: BTreeMap::new(),
             holders: HashMap::new(),
             dropped: 0,
             resync: ResyncState::default(),
@@ -332,7 +332,7 @@ impl Lanes {
     }
 
     /// The letters since the last call. The caller saves them together with [`progress_to_save`](Self::progress_to_save), and
-    /// then calls [`letters_saved`](Self::letters_saved) and [`owed_saved`](Self::owed_saved) with them.
+    /// then calls [`letters_saved`](Self::letters_saved) and [`note_saved_rows`](Self::note_saved_rows) with them.
     pub fn take_letters(&mut self) -> LetterChanges {
         std::mem::take(&mut self.letters)
     }

@@ -8,7 +8,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::lane::{LaneSlot, LatestKey, LetterHistory, SlotOrigin};
 use super::positions::OpenPosition;
-use super::{Lanes, RecalledLetter, SubscriptionFit};
+use super::{Lanes, ReplayedLetter, SubscriptionFit};
 use crate::config::{OnDeadLetter, RateSpec};
 use crate::lanes::turns::past::BackfillTurns;
 use crate::limits;
@@ -381,7 +381,7 @@ impl Lanes {
     /// Notes that these letters are durable. They are owed no more, and their lanes go on.
     pub fn letters_saved(&mut self, letters: impl IntoIterator<Item = Seq>) {
         for seq in letters {
-            if self.unkept.contains_key(&seq) {
+            if self.unsaved_letters.contains_key(&seq) {
                 self.release_lane(seq);
             }
         }
@@ -401,7 +401,7 @@ impl Lanes {
         self.letters_saved([letter.seq]);
         self.parked.remove(&letter.seq);
         let prior = LetterHistory { attempts: letter.attempts, first_ms: letter.first_ms };
-        self.replays.insert(letter.seq, RecalledLetter { prior, tries: letter.tries.clone() });
+        self.replays.insert(letter.seq, ReplayedLetter { prior, tries: letter.tries.clone() });
     }
 
     // ---- reading again -------------------------------------------------------------------
@@ -473,7 +473,7 @@ impl Lanes {
     /// Lets the lane go on that this position held.
     pub(super) fn release_lane(&mut self, seq: Seq) {
         let holder = self.holders.remove(&seq);
-        if let Some(key) = self.unkept.remove(&seq).or(holder) {
+        if let Some(key) = self.unsaved_letters.remove(&seq).or(holder) {
             if let Some(lane) = self.lanes.get_mut(&key) {
                 lane.held.remove(&seq);
             }
@@ -484,7 +484,7 @@ impl Lanes {
     fn take_in_recalled(
         &mut self,
         state: Arc<State>,
-        RecalledLetter { prior, tries }: RecalledLetter,
+        ReplayedLetter { prior, tries }: ReplayedLetter,
         now: Duration,
     ) {
         let (seq, key) = (state.seq, state.lane_key());

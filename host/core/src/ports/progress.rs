@@ -151,12 +151,12 @@ pub struct DurableCursor {
     /// The first state below the cursor that may have been applied, and that the journal does not know to be
     /// finished. States in flight are not among these, nor are the newest that are finished: the newest
     /// commits keep their receipts.
-    pub recalled: Option<Seq>,
+    pub receipts_from: Option<Seq>,
 }
 
 impl From<Seq> for DurableCursor {
     fn from(cursor: Seq) -> Self {
-        Self { cursor, recalled: None }
+        Self { cursor, receipts_from: None }
     }
 }
 

@@ -219,7 +219,7 @@ async fn a_letter_that_holds_a_busy_object_keeps_neither_the_cursor_nor_anybody_
     );
     running.until("under way", |stats| stats.delivered > OTHERS + 100).await;
     assert_eq!(
-        running.handle.durable_cursor().unwrap().recalled,
+        running.handle.durable_cursor().unwrap().receipts_from,
         None,
         "a lane that moves keeps no receipts"
     );
@@ -281,14 +281,14 @@ async fn no_cursor_is_told_before_it_is_known_what_is_owed() {
     *plugin.hides_receipts.lock().unwrap() = true;
     running.until("started", |stats| stats.started).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(running.handle.durable_cursor().unwrap().recalled, Some(1));
+    assert_eq!(running.handle.durable_cursor().unwrap().receipts_from, Some(1));
     assert_eq!(
         plugin.with(|seen| seen.handed.len()),
         1,
         "nothing is handed over before its receipt was looked for"
     );
     *plugin.hides_receipts.lock().unwrap() = false;
-    running.until("looked for", |_| running.handle.durable_cursor().unwrap().recalled.is_none()).await;
+    running.until("looked for", |_| running.handle.durable_cursor().unwrap().receipts_from.is_none()).await;
 }
 
 /// A letter may hold its lane for years, and receipts that it kept would fill the database.
@@ -309,7 +309,9 @@ async fn what_waits_behind_a_letter_since_before_the_start_keeps_no_receipts_wha
         let stats = running.until("the other", |stats| stats.delivered == 4 && stats.lag_seq == 0).await;
         assert_eq!((stats.dead, stats.waiting), (1, 2));
         running.until("saved", |_| journal.with(|kept| kept.progress["p"].cursor == 7)).await;
-        running.until("looked for", |_| running.handle.durable_cursor().unwrap().recalled.is_none()).await;
+        running
+            .until("looked for", |_| running.handle.durable_cursor().unwrap().receipts_from.is_none())
+            .await;
         running.kill().await;
     }
     assert!(plugin.effects().values().all(|times| *times == 1));

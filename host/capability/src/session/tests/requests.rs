@@ -366,7 +366,7 @@ async fn notes_of_states_that_are_owed_stay_while_others_make_room() {
         "it is not known yet what is owed: {refused:?}"
     );
     session.roll_back_effects().await;
-    let owed = DurableCursor { cursor: 2 * most, recalled: Some(8_001) };
+    let owed = DurableCursor { cursor: 2 * most, receipts_from: Some(8_001) };
     capabilities.prune_receipts("p", owed, Duration::from_secs(60)).await.unwrap();
     let mut session = plugin.open(&later).await.unwrap();
     assert_eq!(send(&mut session, "people", "one").await.unwrap(), "answer 1");

@@ -10,20 +10,20 @@
 use std::collections::HashSet;
 
 use super::super::lane::{LetterHistory, SlotOrigin};
-use super::super::{Lanes, RecalledLetter};
+use super::super::{Lanes, ReplayedLetter};
 use crate::ports::DeadLetter;
 use crate::state::{LaneKey, Seq};
 
 impl Lanes {
     /// Notes that states up to here may have been handed over before the start. Comes before anything is added.
-    pub fn begin_behind(&mut self, newest: Seq) {
+    pub fn note_previous_run(&mut self, newest: Seq) {
         self.debts.before_start = newest;
     }
 
     /// Takes a dead letter back that was being replayed before the start.
-    pub fn replay_again(&mut self, letter: &DeadLetter) {
+    pub fn restore_replay(&mut self, letter: &DeadLetter) {
         let prior = LetterHistory { attempts: letter.attempts, first_ms: letter.first_ms };
-        self.doubtful_letters.insert(letter.seq, RecalledLetter { prior, tries: letter.tries.clone() });
+        self.doubtful_letters.insert(letter.seq, ReplayedLetter { prior, tries: letter.tries.clone() });
     }
 
     /// At most `max` positions of states whose receipts are looked for.
@@ -40,7 +40,7 @@ impl Lanes {
         if let Some(letter) = self.doubtful_letters.remove(&seq) {
             if is_applied {
                 self.letters.revived.push(seq);
-                self.debts.recalled.insert(seq);
+                self.debts.needed_receipts.insert(seq);
                 self.release_lane(seq);
             } else {
                 self.replays.insert(seq, letter);
@@ -65,7 +65,7 @@ impl Lanes {
         let slot = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq));
         let is_below = |origin| matches!(origin, SlotOrigin::Owed | SlotOrigin::Letter(_));
         if slot.is_some_and(|slot| is_below(slot.origin)) {
-            self.debts.recalled.insert(seq);
+            self.debts.needed_receipts.insert(seq);
         }
     }
 
@@ -73,16 +73,16 @@ impl Lanes {
     pub(in crate::lanes) fn note_refusal(&mut self, key: LaneKey, seq: Seq) {
         if let Some(slot) = self.lanes.get_mut(&key).and_then(|lane| lane.get_mut(seq)) {
             slot.is_doubtful = false;
-            self.debts.recalled.remove(&seq);
+            self.debts.needed_receipts.remove(&seq);
         }
     }
 
     /// A position from which on receipts are needed, however far the cursor is: there lies a state that may have been applied,
     /// and of which the journal does not know that it is finished. States in flight, and the newest that are finished, are
     /// not among these: who removes receipts leaves the newest commits.
-    pub fn first_recalled(&self) -> Option<Seq> {
+    pub fn first_needed_receipt(&self) -> Option<Seq> {
         let letter = self.doubtful_letters.keys().next();
         let row = self.debts.doubts.keys().next();
-        letter.into_iter().chain(row).chain(self.debts.recalled.first()).min().copied()
+        letter.into_iter().chain(row).chain(self.debts.needed_receipts.first()).min().copied()
     }
 }

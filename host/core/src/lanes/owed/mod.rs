@@ -101,7 +101,7 @@ impl Lanes {
         observed_ms: u64,
         latest: Option<LatestKey>,
     ) {
-        self.owe_all(key);
+        self.owe_whole_lane(key);
         self.positions.close(seq);
         if let Some(newer) = latest {
             self.supersede_last_row(key, newer);
@@ -136,7 +136,7 @@ impl Lanes {
         }
         self.debts.states -= 1;
         if self.debts.doubts.remove(&seq).is_some() {
-            self.debts.recalled.insert(seq);
+            self.debts.needed_receipts.insert(seq);
         }
         self.note_finished_row(seq);
     }
@@ -153,13 +153,13 @@ impl Lanes {
         self.letters.revived.push(seq);
     }
 
-    /// Makes rows of what waits in a lane behind this position. The lane does not move for long. A state in flight stays:
+    /// Makes rows of what waits in a lane after this position. The lane does not move for long. A state in flight stays:
     /// a letter that is replayed may lie before it.
-    pub(super) fn owe_lane(&mut self, key: LaneKey, behind: Seq) {
+    pub(super) fn owe_lane_after(&mut self, key: LaneKey, after: Seq) {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let flying = &self.flying;
         let waits = |slot: &LaneSlot| {
-            slot.seq > behind
+            slot.seq > after
                 && matches!(slot.origin, SlotOrigin::Journal | SlotOrigin::Owed)
                 && !flying.contains(slot.seq)
         };
@@ -174,7 +174,7 @@ impl Lanes {
                     self.positions.finish_position(slot.seq);
                     self.note_owed(key, slot.seq);
                 }
-                _ => drop(self.debts.recalled.remove(&slot.seq)),
+                _ => drop(self.debts.needed_receipts.remove(&slot.seq)),
             }
             if slot.is_doubtful {
                 self.debts.doubts.insert(slot.seq, key);
@@ -208,11 +208,11 @@ impl Lanes {
 
     /// Makes rows of all that a lane has. Its head stays there, with its tries, unless it may have been applied; and so does
     /// a state in flight.
-    pub(super) fn owe_all(&mut self, key: LaneKey) {
+    pub(super) fn owe_whole_lane(&mut self, key: LaneKey) {
         let Some(lane) = self.lanes.get(&key) else { return };
         let Some(head) = lane.queue.front() else { return };
         let behind = if head.state.is_some() && !head.is_doubtful { head.seq } else { 0 };
-        self.owe_lane(key, behind);
+        self.owe_lane_after(key, behind);
         let stay = self.lanes.get_mut(&key).into_iter().flat_map(|lane| &mut lane.queue);
         let journal = stay.filter(|slot| slot.origin == SlotOrigin::Journal);
         let rows: Vec<(Seq, bool)> = journal
@@ -225,13 +225,13 @@ impl Lanes {
             self.positions.finish_position(seq);
             self.note_owed(key, seq);
             if is_doubtful {
-                self.debts.recalled.insert(seq);
+                self.debts.needed_receipts.insert(seq);
             }
         }
     }
 
     /// Adds a row from before the start, after the letters that hold lanes. Rows come in order.
-    pub fn owe_again(&mut self, state: &State) {
+    pub fn restore_owed_row(&mut self, state: &State) {
         let key = state.lane_key();
         self.debts.states += 1;
         self.debts.doubts.insert(state.seq, key);
@@ -241,14 +241,14 @@ impl Lanes {
 
     /// Notes that these rows are durable, and that the journal has those no more. While an answer is awaited that
     /// [`return_owed`](Self::return_owed) gets, the caller waits with that: the answer may be older than the save.
-    pub fn owed_saved(
+    pub fn note_saved_rows(
         &mut self,
         rows: impl IntoIterator<Item = Seq>,
         finished: impl IntoIterator<Item = Seq>,
     ) {
         for seq in finished {
             self.debts.finished.remove(&seq);
-            self.debts.recalled.remove(&seq);
+            self.debts.needed_receipts.remove(&seq);
         }
         for seq in rows {
             let Some(key) = self.debts.unsaved.remove(&seq) else { continue };

@@ -88,7 +88,7 @@ fn saved(lanes: &mut Lanes) -> LetterChanges {
     let changes = lanes.take_letters();
     lanes.letters_saved(changes.parked.iter().map(|letter| letter.seq));
     let finished = changes.parked.iter().map(|letter| letter.seq).chain(changes.revived.iter().copied());
-    lanes.owed_saved(changes.owed.clone(), finished);
+    lanes.note_saved_rows(changes.owed.clone(), finished);
     changes
 }
 

@@ -44,7 +44,7 @@ struct ModelRow {
     /// A row of the journal says that it is owed.
     owed: bool,
     /// Parked, but not yet durably. Nothing in its lane passes it, also under `continue`.
-    unkept: bool,
+    is_unsaved: bool,
     /// The lanes have had the state since the start, and not only its row.
     known: bool,
     /// It was applied, and no answer came. Only its receipt tells that.
@@ -214,7 +214,7 @@ impl LaneModel {
             not_before: 0,
             replay: false,
             owed: false,
-            unkept: false,
+            is_unsaved: false,
             known: false,
             applied: false,
             receipt: false,
@@ -419,7 +419,7 @@ impl LaneModel {
             ModelFate::Unread => row.fit.is_handed_over(),
             ModelFate::Waiting | ModelFate::Flying => true,
             ModelFate::Parked | ModelFate::Recalled => {
-                (self.policy == OnDeadLetter::Hold || row.unkept) && !self.rows[&seq].replay
+                (self.policy == OnDeadLetter::Hold || row.is_unsaved) && !self.rows[&seq].replay
             }
             _ => false,
         })
@@ -439,7 +439,9 @@ impl LaneModel {
         let Some((&seq, newest)) = rows.clone().next_back() else { return };
         let is_finished = |row: &ModelRow| match row.fate {
             ModelFate::Waiting | ModelFate::Flying | ModelFate::Unread => false,
-            ModelFate::Parked | ModelFate::Recalled => self.policy == OnDeadLetter::Continue && !row.unkept,
+            ModelFate::Parked | ModelFate::Recalled => {
+                self.policy == OnDeadLetter::Continue && !row.is_unsaved
+            }
             _ => true,
         };
         let is_parked = matches!(newest.fate, ModelFate::Parked | ModelFate::Recalled);
@@ -619,7 +621,7 @@ impl LaneModel {
                     prior: row.prior + row.tries + 1,
                     tries: 0,
                     not_before: 0,
-                    unkept: policy == OnDeadLetter::Continue && !row.replay,
+                    is_unsaved: policy == OnDeadLetter::Continue && !row.replay,
                     ..*row
                 };
                 SettledAs::Parked
@@ -667,7 +669,7 @@ impl LaneModel {
     /// Removes receipts as who keeps them does: up to the saved cursor, but for those that are needed.
     fn prune(&mut self) {
         let cursor = self.lanes.cursor();
-        let through = self.lanes.first_recalled().map_or(cursor, |first| cursor.min(first - 1));
+        let through = self.lanes.first_needed_receipt().map_or(cursor, |first| cursor.min(first - 1));
         self.rows.range_mut(..=through).for_each(|(_, row)| row.receipt = false);
     }
 
@@ -677,7 +679,7 @@ impl LaneModel {
         letter.replaying = true;
         self.lanes.replay_letter(letter);
         let row = self.row(seq);
-        (row.fate, row.unkept) = (ModelFate::Recalled, false);
+        (row.fate, row.is_unsaved) = (ModelFate::Recalled, false);
     }
 
     fn drop_letter(&mut self, pick: usize) {
@@ -685,7 +687,7 @@ impl LaneModel {
         self.letters.get_mut(&seq).unwrap().dropped = true;
         self.lanes.drop_letter(seq);
         let row = self.row(seq);
-        (row.fate, row.unkept) = (ModelFate::Dropped, false);
+        (row.fate, row.is_unsaved) = (ModelFate::Dropped, false);
     }
 
     /// Retention keeps letters, rows, and the newest state of each object.
@@ -698,10 +700,11 @@ impl LaneModel {
     }
 
     fn kept(&mut self) {
-        let letters: Vec<Seq> = self.rows.iter().filter(|(_, row)| row.unkept).map(|(seq, _)| *seq).collect();
-        self.rows.values_mut().for_each(|row| row.unkept = false);
+        let letters: Vec<Seq> =
+            self.rows.iter().filter(|(_, row)| row.is_unsaved).map(|(seq, _)| *seq).collect();
+        self.rows.values_mut().for_each(|row| row.is_unsaved = false);
         self.lanes.letters_saved(letters);
-        self.lanes.owed_saved(std::mem::take(&mut self.unheard), std::mem::take(&mut self.removed));
+        self.lanes.note_saved_rows(std::mem::take(&mut self.unheard), std::mem::take(&mut self.removed));
     }
 
     fn fill(&mut self, max: usize) {
@@ -761,7 +764,7 @@ impl LaneModel {
         let progress = self.lanes.progress_to_save();
         (self.again, self.resyncs) = (BTreeMap::new(), (0, 0, 0));
         self.lanes = Lanes::new(model_options(self.policy, self.owes), &progress);
-        self.lanes.begin_behind(self.rows.len() as Seq);
+        self.lanes.note_previous_run(self.rows.len() as Seq);
         self.lanes.begin_past(&"jobs".into(), self.past, PACE);
         for row in self.rows.values_mut() {
             row.fate = match row.fate {
@@ -770,7 +773,7 @@ impl LaneModel {
                 ModelFate::Flying | ModelFate::Waiting => ModelFate::Unread,
                 other => other,
             };
-            (row.tries, row.not_before, row.replay, row.unkept) = (0, 0, false, false);
+            (row.tries, row.not_before, row.replay, row.is_unsaved) = (0, 0, false, false);
             row.known = false;
         }
         for letter in self.letters.values() {
@@ -787,7 +790,7 @@ impl LaneModel {
             );
             self.lanes.hold_lane_at(letter.seq, of.lane_key());
             if letter.replaying {
-                self.lanes.replay_again(letter);
+                self.lanes.restore_replay(letter);
                 self.rows.get_mut(&letter.seq).unwrap().prior = letter.attempts;
             } else {
                 self.lanes.add_parked(letter.seq);
@@ -796,7 +799,7 @@ impl LaneModel {
         self.unheard.clear();
         self.removed.clear();
         for seq in self.rows.iter().filter(|(_, row)| row.owed).map(|(seq, _)| *seq).collect::<Vec<_>>() {
-            self.lanes.owe_again(&self.state(seq));
+            self.lanes.restore_owed_row(&self.state(seq));
         }
         let newest = self.rows.len() as Seq;
         for (after, through) in unfinished_ranges(&progress, newest) {
@@ -873,7 +876,7 @@ impl LaneModel {
 
     /// Checks that no receipt may go that is needed, and that nothing else keeps any: a lane may stand still for years.
     fn check_receipts(&self, cursor: Seq) {
-        let recalled = self.lanes.first_recalled();
+        let recalled = self.lanes.first_needed_receipt();
         for (seq, row) in self.rows.range(..=cursor).filter(|(_, row)| row.applied) {
             let is_finished = matches!(row.fate, ModelFate::Delivered | ModelFate::Superseded);
             let is_kept = recalled.is_some_and(|first| first <= *seq);
@@ -923,7 +926,7 @@ impl LaneModel {
         assert!(
             self.letters.values().all(|letter| letter.dropped) && self.rows.values().all(|row| !row.owed)
         );
-        assert_eq!(self.lanes.first_recalled(), None);
+        assert_eq!(self.lanes.first_needed_receipt(), None);
     }
 }
 

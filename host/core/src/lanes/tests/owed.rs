@@ -46,7 +46,7 @@ fn the_cursor_passes_a_held_lane_which_goes_on_in_order_once_it_may() {
     bring_back(&mut lanes, &[(2, 1), (4, 1)]);
     for seq in [2, 4] {
         assert_eq!(take(&mut lanes, 0, 5), [seq]);
-        assert_eq!(lanes.first_recalled(), None, "what is in flight is among the newest commits");
+        assert_eq!(lanes.first_needed_receipt(), None, "what is in flight is among the newest commits");
         lanes.apply_verdict(seq, Verdict::Done, at(0));
         assert_eq!(saved(&mut lanes).revived, [seq]);
     }
@@ -56,7 +56,7 @@ fn the_cursor_passes_a_held_lane_which_goes_on_in_order_once_it_may() {
     assert_eq!(saved(&mut lanes).revived, [5]);
     assert!(lanes.lanes.is_empty() && lanes.debts.oldest.is_empty() && lanes.debts.returning.is_empty());
     assert_eq!(
-        (lanes.lane_stats().waiting, lanes.first_recalled(), lanes.oldest_unfinished_ms()),
+        (lanes.lane_stats().waiting, lanes.first_needed_receipt(), lanes.oldest_unfinished_ms()),
         (0, None, None)
     );
 }
@@ -109,7 +109,7 @@ fn after_a_restart_rows_come_in_order_before_what_is_read() {
     lanes.add_parked(1);
     lanes.hold_lane_at(1, state(1, 1).lane_key());
     for (seq, lane) in [(2, 1), (4, 1), (7, 2)] {
-        lanes.owe_again(&state(seq, lane));
+        lanes.restore_owed_row(&state(seq, lane));
     }
     assert_eq!((lanes.next_owed(), lanes.lane_stats().waiting), (None, 3), "their receipts come first");
     let asked = lanes.doubtful_positions(9);
@@ -146,7 +146,7 @@ fn a_row_without_a_state_is_missed_unless_it_is_not_saved_yet() {
 #[test]
 fn a_lane_whose_rows_lie_far_behind_those_of_a_held_one_is_reached_part_by_part() {
     let mut lanes = held_lane();
-    lanes.owe_again(&state(50, 2));
+    lanes.restore_owed_row(&state(50, 2));
     lanes.resolve_doubts(&[50], &HashSet::new());
     (2..=40).for_each(|seq| lanes.push(state(seq, 1), Duration::ZERO));
     saved(&mut lanes);
@@ -177,20 +177,20 @@ fn no_state_of_a_lane_that_has_rows_is_without_one() {
 fn a_state_that_was_applied_before_the_start_is_finished_also_where_a_letter_holds_its_lane() {
     let progress = PluginProgress { cursor: 9, ..PluginProgress::default() };
     let mut lanes = Lanes::new(options(OnDeadLetter::Hold), &progress);
-    lanes.begin_behind(11);
+    lanes.note_previous_run(11);
     lanes.add_parked(1);
     lanes.hold_lane_at(1, state(1, 1).lane_key());
-    [2, 3].into_iter().for_each(|seq| lanes.owe_again(&state(seq, 1)));
+    [2, 3].into_iter().for_each(|seq| lanes.restore_owed_row(&state(seq, 1)));
     // 10 and 11 were read before the start, and 12 was not there.
     (10..=12).for_each(|seq| lanes.push(state(seq, 1), Duration::ZERO));
-    assert_eq!((lanes.cursor(), lanes.first_recalled()), (12, Some(2)));
+    assert_eq!((lanes.cursor(), lanes.first_needed_receipt()), (12, Some(2)));
     let asked = lanes.doubtful_positions(9);
     assert_eq!(asked, [2, 3, 10, 11]);
     assert_eq!(lanes.resolve_doubts(&asked, &[2, 10].into()), 2);
     let stats = lanes.lane_stats();
-    assert_eq!((stats.delivered, stats.waiting, lanes.first_recalled()), (2, 3, Some(2)));
+    assert_eq!((stats.delivered, stats.waiting, lanes.first_needed_receipt()), (2, 3, Some(2)));
     assert_eq!(saved(&mut lanes).revived, [2, 10]);
-    assert_eq!(lanes.first_recalled(), None, "a letter may hold its lane for years");
+    assert_eq!(lanes.first_needed_receipt(), None, "a letter may hold its lane for years");
     lanes.drop_letter(1);
     bring_back(&mut lanes, &[(3, 1), (11, 1), (12, 1)]);
     assert_eq!(take(&mut lanes, 0, 5), [3]);
@@ -201,15 +201,18 @@ fn a_letter_that_was_replayed_before_the_start_is_handed_over_once_its_receipt_w
     for (applied, left) in [(vec![1], vec![]), (vec![], vec![1])] {
         let progress = PluginProgress { cursor: 1, ..PluginProgress::default() };
         let mut lanes = Lanes::new(options(OnDeadLetter::Hold), &progress);
-        lanes.begin_behind(1);
+        lanes.note_previous_run(1);
         lanes.hold_lane_at(1, state(1, 1).lane_key());
-        lanes.replay_again(&DeadLetter { replaying: true, ..parked_letter() });
+        lanes.restore_replay(&DeadLetter { replaying: true, ..parked_letter() });
         let wanted = lanes.wanted_positions(9);
-        assert_eq!((&*wanted, lanes.lane_stats().waiting, lanes.first_recalled()), (&[][..], 1, Some(1)));
+        assert_eq!(
+            (&*wanted, lanes.lane_stats().waiting, lanes.first_needed_receipt()),
+            (&[][..], 1, Some(1))
+        );
         lanes.resolve_doubts(&[1], &applied.iter().copied().collect());
         assert_eq!((lanes.wanted_positions(9), lanes.lane_stats().delivered), (left, applied.len() as u64));
         assert_eq!(saved(&mut lanes).revived, applied);
-        assert_eq!(lanes.first_recalled(), None);
+        assert_eq!(lanes.first_needed_receipt(), None);
         lanes.push(state(2, 1), Duration::ZERO);
         assert_eq!(take(&mut lanes, 0, 5), if applied.is_empty() { vec![] } else { vec![2] });
     }
@@ -225,15 +228,15 @@ fn a_state_that_comes_back_unanswered_keeps_its_receipt_and_becomes_no_row_befor
     bring_back(&mut lanes, &[(2, 1)]);
     assert_eq!(take(&mut lanes, 0, 1), [2]);
     lanes.return_untried(2, Duration::ZERO);
-    assert_eq!(lanes.first_recalled(), Some(2));
+    assert_eq!(lanes.first_needed_receipt(), Some(2));
     lanes.replay_letter(&parked_letter());
     lanes.fill_wanted(&[1], vec![state(1, 1)], Duration::ZERO);
     assert_eq!(take(&mut lanes, 0, 1), [1]);
     let later = Verdict::Retry { after_ms: Some(60_000), reason: "later".into() };
     lanes.apply_verdict(1, later, at(0));
-    assert_eq!((lanes.doubtful_positions(9), lanes.first_recalled()), (vec![2], Some(2)));
+    assert_eq!((lanes.doubtful_positions(9), lanes.first_needed_receipt()), (vec![2], Some(2)));
     assert_eq!(lanes.resolve_doubts(&[2], &HashSet::new()), 0);
-    assert_eq!(lanes.first_recalled(), None);
+    assert_eq!(lanes.first_needed_receipt(), None);
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(in crate::lanes) struct OwedStates {
     /// Lanes by when their first owed state was observed.
     pub oldest: BTreeSet<(u64, LaneKey)>,
     /// States below the cursor that may have been applied, and whose receipts are needed until their end is saved.
-    pub recalled: BTreeSet<Seq>,
+    pub needed_receipts: BTreeSet<Seq>,
     /// States up to here may have been handed over before the start, and nobody noted their end.
     pub before_start: Seq,
     /// Rows that may have been applied, and whose receipts are looked for.
