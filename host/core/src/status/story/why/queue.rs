@@ -3,13 +3,12 @@
 //! A Workload says in words what it waits for: quota, a queue that does not exist, or a queue that takes no work.
 //! The texts are those of Kueue's own controllers.
 
+use super::sentence::MESSAGE_BYTES;
 use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, waits};
 use crate::model::fault::shorten_text;
 use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
 
-/// The most bytes of a message: the sentence must fit a line.
-const MESSAGE_BYTES: usize = 240;
 /// Kueue's reason for taking back a Workload whose pods were not ready in time.
 const NOT_READY_IN_TIME: &str = "PodsReadyTimeout";
 /// Kueue's reason for a Workload that its queue does not even try to admit.

@@ -13,8 +13,7 @@ use crate::status::phase;
 use crate::status::story::{PhaseTimes, duration_text};
 
 /// The most bytes of a message from the cluster: the sentence must fit a line.
-const MESSAGE_BYTES: usize = 240;
-const OF_INDEX: &str = " of its index";
+pub(super) const MESSAGE_BYTES: usize = 240;
 /// Shorter waits are not mentioned.
 const NOTED_MS: u64 = 1_000;
 
@@ -39,16 +38,16 @@ pub(super) fn explain_in_sentences(
     }
     let interruptions = waits::run_interruptions(story, now_ms);
     parts.extend(interruption_clauses(story, &interruptions));
-    let attempts = attempts_text(&status, owner, index_attempt);
+    let attempts = AttemptCount::of(&status, owner, index_attempt);
     let scene = ClauseScene {
         tells_preemption: interruptions.iter().any(|it| it.kind == InterruptionKind::Preempted),
         // The pod that is named failed in the first attempt, and not in the last one.
-        attempts: attempts.clone().filter(|_| why.outcome == Outcome::Failed),
+        attempts: attempts.filter(|_| why.outcome == Outcome::Failed),
         ..ClauseScene::of(story)
     };
     let are_told = scene.attempts.is_some();
     parts.extend(end_clauses(&scene, &status, why));
-    parts.extend(attempts.filter(|_| !are_told).map(|attempts| format!("attempt {attempts}")));
+    parts.extend(attempts.filter(|_| !are_told).map(|attempts| attempts.current()));
     match last.change {
         Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
         Change::Left => parts.push("no longer watched".to_owned()),
@@ -78,8 +77,8 @@ struct ClauseScene<'a> {
     itself: &'a str,
     /// An earlier clause says for whom the object made room.
     tells_preemption: bool,
-    /// How many attempts failed: `2 of 5`.
-    attempts: Option<String>,
+    /// The attempts that failed.
+    attempts: Option<AttemptCount>,
 }
 
 impl<'a> ClauseScene<'a> {
@@ -88,16 +87,56 @@ impl<'a> ClauseScene<'a> {
         Self { story, itself, tells_preemption: false, attempts: None }
     }
 
-    /// ` after 2 of 5 attempts`.
     fn after_attempts(&self) -> String {
-        match self.attempts.as_deref() {
-            None => String::new(),
-            // The index of an indexed Job has attempts of its own.
-            Some(attempts) => match attempts.strip_suffix(OF_INDEX) {
-                Some(attempts) => format!(" after {attempts} attempts{OF_INDEX}"),
-                None => format!(" after {attempts} attempts"),
-            },
+        self.attempts.map(AttemptCount::passed).unwrap_or_default()
+    }
+}
+
+/// The attempts so far.
+#[derive(Clone, Copy)]
+struct AttemptCount {
+    used: u32,
+    allowed: Option<u32>,
+    /// The index of an indexed Job has attempts of its own.
+    is_of_index: bool,
+}
+
+impl AttemptCount {
+    /// The first attempt is not mentioned if nothing has failed yet, or no other is allowed.
+    fn of(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<Self> {
+        if let Some(allowed) = owner.index_attempts_allowed {
+            // The object counts the failed pods of all its indexes together.
+            let used = index_attempt.unwrap_or_default().min(allowed);
+            return (used > 1).then_some(Self { used, allowed: Some(allowed), is_of_index: true });
         }
+        let allowed = owner.attempts_allowed;
+        // Pods that were deleted because another one failed count as failed, too.
+        let used = allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
+        let is_told = match (used, allowed) {
+            (0, _) | (1, None | Some(1)) => false,
+            (1, Some(_)) => status.phase == phase::FAILED,
+            _ => true,
+        };
+        is_told.then_some(Self { used, allowed, is_of_index: false })
+    }
+
+    /// `attempt 2 of 5`.
+    fn current(self) -> String {
+        format!("attempt {}{}", self.figures(), self.owner())
+    }
+
+    /// ` after 2 of 5 attempts`.
+    fn passed(self) -> String {
+        format!(" after {} attempts{}", self.figures(), self.owner())
+    }
+
+    fn figures(self) -> String {
+        let Self { used, allowed, .. } = self;
+        allowed.map_or_else(|| used.to_string(), |allowed| format!("{used} of {allowed}"))
+    }
+
+    fn owner(self) -> &'static str {
+        if self.is_of_index { " of its index" } else { "" }
     }
 }
 
@@ -319,23 +358,6 @@ fn cause_reason(cause: &Cause) -> String {
     let reason = reason.replace(['\n', '\r'], " ");
     let reason = reason.trim().trim_end_matches('.');
     if reason.is_empty() { String::new() } else { format!(": {}", shorten_text(reason, MESSAGE_BYTES)) }
-}
-
-/// The attempts so far: `2 of 5`. The first attempt is not mentioned if nothing has failed yet, or no other is allowed.
-fn attempts_text(status: &Status, owner: &OwnerDocument, index_attempt: Option<u32>) -> Option<String> {
-    if let Some(allowed) = owner.index_attempts_allowed {
-        // The object counts the failed pods of all its indexes together.
-        let used = index_attempt.unwrap_or_default().min(allowed);
-        return (used > 1).then(|| format!("{used} of {allowed}{OF_INDEX}"));
-    }
-    // Pods that were deleted because another one failed count as failed, too.
-    let used = owner.attempts_allowed.map_or(status.attempt, |allowed| status.attempt.min(allowed));
-    match (used, owner.attempts_allowed) {
-        (0, _) | (1, None | Some(1)) => None,
-        (1, Some(_)) if status.phase != phase::FAILED => None,
-        (used, Some(allowed)) => Some(format!("{used} of {allowed}")),
-        (used, None) => Some(used.to_string()),
-    }
 }
 
 /// `a`, `a and b`, `a, b and c`.
