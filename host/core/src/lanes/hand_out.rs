@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::lane::{FailedTries, LanePlace, LaneSlot, LatestKey, SlotOrigin};
+use super::lane::{FailedTries, LanePlace, LaneSlot, SlotOrigin};
 use super::turns::in_flight::FlightEntry;
+use super::turns::latest::LatestKey;
 use super::{ClockReading, Lanes, SettledAs};
 use crate::config::OnDeadLetter;
 use crate::limits;

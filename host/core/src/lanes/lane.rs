@@ -1,14 +1,14 @@
 //! The queue of one object's states for one plugin.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::owed::LaneDebt;
+use super::turns::debts::LaneDebt;
+use super::turns::latest::LatestKey;
 use crate::limits;
 use crate::ports::Try;
-use crate::state::{Change, Seq, State};
+use crate::state::{Seq, State};
 
 /// A state that waits in its lane.
 #[derive(Debug)]
@@ -104,29 +104,6 @@ impl LaneSlot {
     pub fn count_attempts(&self) -> u32 {
         let before = if let SlotOrigin::Letter(prior) = self.origin { prior.attempts } else { 0 };
         before + self.failed.map_or(0, |failed| failed.tries)
-    }
-}
-
-/// Names the object of a state under `latest`, where only the newest state of an object is wanted. A gap is
-/// no state of its object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LatestKey {
-    /// A hash of the uid. An object that is made again under the same name is another object.
-    object: u64,
-    /// Whether a newer state may replace this one. A state that tells of an end is never replaced.
-    gives_way: bool,
-}
-
-impl LatestKey {
-    pub fn of(state: &State) -> Option<Self> {
-        let mut hasher = DefaultHasher::new();
-        state.object.uid.hash(&mut hasher);
-        let gives_way = state.change == Change::Present;
-        (state.change != Change::Gap).then(|| Self { object: hasher.finish(), gives_way })
-    }
-
-    pub fn is_superseded_by(self, newer: Self) -> bool {
-        self.gives_way && self.object == newer.object
     }
 }
 

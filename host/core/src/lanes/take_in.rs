@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::lane::{LaneSlot, LatestKey, LetterHistory, SlotOrigin};
+use super::lane::{LaneSlot, LetterHistory, SlotOrigin};
 use super::positions::OpenPosition;
+use super::turns::latest::LatestKey;
 use super::{Lanes, ReplayedLetter, SubscriptionFit};
 use crate::config::{OnDeadLetter, RateSpec};
 use crate::lanes::turns::past::BackfillTurns;

@@ -167,7 +167,7 @@ pub struct CallPause {
     pub why: Arc<str>,
 }
 
-/// States of which a plugin's receipts say that they are applied.
+/// The states that are applied, by the receipts of a plugin.
 #[derive(Debug, Default)]
 pub struct AppliedStates {
     pub seqs: HashSet<Seq>,

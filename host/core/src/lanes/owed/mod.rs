@@ -20,46 +20,12 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 
-use super::lane::{Lane, LaneSlot, LatestKey, SlotOrigin};
+use super::lane::{Lane, LaneSlot, SlotOrigin};
 use super::turns::debts::OwedStates;
+use super::turns::latest::LatestKey;
 use super::{Lanes, SubscriptionFit};
 use crate::config::OnDeadLetter;
 use crate::state::{LaneKey, Seq, State};
-
-/// The states that a lane is owed beyond those that it holds. Rows from `next` on have not been read back;
-/// those before are in the lane, or finished.
-#[derive(Debug, Default)]
-pub(super) struct LaneDebt {
-    pub next: Seq,
-    pub rows: usize,
-    /// The rows among these that may not be durable.
-    unsaved: usize,
-    /// When the first of them was observed, or earlier.
-    observed_ms: u64,
-    /// The last of them, if it is of `latest` and was made since the start.
-    last: Option<(Seq, LatestKey)>,
-    /// As it stands among the lanes that go on, and among the oldest.
-    listed: Option<Seq>,
-    oldest_ms: Option<u64>,
-}
-
-impl LaneDebt {
-    fn add(&mut self, seq: Seq, observed_ms: u64, latest: Option<LatestKey>) {
-        if self.rows == 0 || self.last.is_none_or(|(last, _)| last < seq) && seq > self.next {
-            self.last = latest.map(|latest| (seq, latest));
-        }
-        if self.rows == 0 || seq < self.next {
-            (self.next, self.observed_ms) = (seq, observed_ms);
-        }
-        self.rows += 1;
-    }
-
-    /// The last row, if this newer state takes its place.
-    fn find_superseded(&self, newer: LatestKey) -> Option<Seq> {
-        let (seq, latest) = self.last?;
-        (self.rows > 0 && seq >= self.next && latest.is_superseded_by(newer)).then_some(seq)
-    }
-}
 
 impl Lane {
     /// Whether a head that is owed keeps the lane from moving.

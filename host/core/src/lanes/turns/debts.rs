@@ -1,10 +1,46 @@
-//! The owed states of all lanes, as far as lanes are known by their keys.
+//! The owed states of a lane, and of all lanes as far as these are known by their keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::{HashMap, HashSet};
 
+use super::latest::LatestKey;
 use crate::state::{LaneKey, Seq};
+
+/// The states that a lane is owed beyond those that it holds. Rows from `next` on have not been read back;
+/// those before are in the lane, or finished.
+#[derive(Debug, Default)]
+pub(in crate::lanes) struct LaneDebt {
+    pub next: Seq,
+    pub rows: usize,
+    /// The rows among these that may not be durable.
+    pub unsaved: usize,
+    /// When the first of them was observed, or earlier.
+    pub observed_ms: u64,
+    /// The last of them, if it is of `latest` and was made since the start.
+    pub last: Option<(Seq, LatestKey)>,
+    /// As it stands among the lanes that go on, and among the oldest.
+    pub listed: Option<Seq>,
+    pub oldest_ms: Option<u64>,
+}
+
+impl LaneDebt {
+    pub fn add(&mut self, seq: Seq, observed_ms: u64, latest: Option<LatestKey>) {
+        if self.rows == 0 || self.last.is_none_or(|(last, _)| last < seq) && seq > self.next {
+            self.last = latest.map(|latest| (seq, latest));
+        }
+        if self.rows == 0 || seq < self.next {
+            (self.next, self.observed_ms) = (seq, observed_ms);
+        }
+        self.rows += 1;
+    }
+
+    /// The last row, if this newer state takes its place.
+    pub fn find_superseded(&self, newer: LatestKey) -> Option<Seq> {
+        let (seq, latest) = self.last?;
+        (self.rows > 0 && seq >= self.next && latest.is_superseded_by(newer)).then_some(seq)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(in crate::lanes) struct OwedStates {

@@ -7,6 +7,7 @@
 
 pub(super) mod debts;
 pub(super) mod in_flight;
+pub(super) mod latest;
 pub(super) mod past;
 pub(super) mod ready;
 pub(super) mod shares;
