@@ -73,15 +73,22 @@ impl<'a> LabelFacts<'a> {
             list(&subject["status"]["conditions"]).any(|it| it["type"] == kind && it["status"] == "True")
         };
         let (is_complete, is_failed) = (
-            is_true("Complete") || is_true("Completed") || is_true("Succeeded"),
+            ["Complete", "Completed", "Succeeded"].into_iter().any(is_true)
+                || has_succeeded_without_condition(&subject["status"]),
             is_true("Failed") || has_failed_without_condition(&subject["status"]),
         );
         let is_finished = is_complete || is_failed;
+        let is_running = match self.history.header.object.kind.as_str() {
+            // The head runs before the others do, and the submitter after them.
+            "RayJob" => subject["status"]["jobStatus"] == "RUNNING",
+            "RayCluster" => is_true("HeadPodReady") && is_true("RayClusterProvisioned"),
+            _ => self.ready_pods() > 0,
+        };
         let is_so = match expected.outcome {
             Outcome::Succeeded => is_complete,
             Outcome::Failed => is_failed,
-            Outcome::Running => !is_finished && !is_deleted && self.ready_pods() > 0,
-            Outcome::Waiting => !is_finished && !is_deleted && self.ready_pods() == 0,
+            Outcome::Running => !is_finished && !is_deleted && is_running,
+            Outcome::Waiting => !is_finished && !is_deleted && !is_running,
             Outcome::Deleted => is_deleted && !is_finished,
         };
         ensure!(is_so, "the outcome is not {:?}: {}", expected.outcome, subject["status"]);
@@ -141,8 +148,10 @@ impl<'a> LabelFacts<'a> {
     }
 
     fn nothing_failed_before(&self, name: &str, end: &Value, expected: &Expected) -> Result<()> {
-        // A sidecar's end is no failure of its pod, and what is alive has not failed.
-        if expected.sidecar || expected.outcome == Outcome::Succeeded {
+        // A sidecar's end is no failure of its pod, and what is alive has not failed. What makes Jobs may have failed
+        // before, and tried again with other ones.
+        let is_job = self.history.header.object.kind == "Job";
+        if expected.sidecar || expected.outcome == Outcome::Succeeded || !is_job {
             return Ok(());
         }
         let finished = end["finishedAt"].as_str().context("an end has a time")?;
@@ -210,10 +219,15 @@ impl<'a> LabelFacts<'a> {
             }
             Cause::Quota => {
                 self.documents("events")
-                    .any(|event| event["reason"] == "FailedCreate" && event.to_string().contains("forbidden"))
+                    .any(|event| is_refused_pod(event) && event.to_string().contains("forbidden"))
                     || self.lacks_quota(|_| true)
             }
-            Cause::Suspended => self.subject_had("Suspended", ""),
+            Cause::Suspended => {
+                self.subject_had("Suspended", "")
+                    || self
+                        .subject()
+                        .is_ok_and(|(subject, _)| subject["status"]["jobDeploymentStatus"] == "Suspended")
+            }
             Cause::Deleted => self.was_deleted(expected),
         }
     }
@@ -246,6 +260,17 @@ impl<'a> LabelFacts<'a> {
 /// Ray and Volcano say that a job has failed in a word, and not in a condition.
 fn has_failed_without_condition(status: &Value) -> bool {
     status["jobDeploymentStatus"] == "Failed" || status["state"]["phase"] == "Failed"
+}
+
+/// Ray says so in two words: that it is over, and how its entrypoint ended.
+fn has_succeeded_without_condition(status: &Value) -> bool {
+    status["jobDeploymentStatus"] == "Complete" && status["jobStatus"] == "SUCCEEDED"
+}
+
+/// Whether the event says that a pod was not made: `FailedCreate`, or as Ray has it `FailedToCreateHeadPod`.
+fn is_refused_pod(event: &Value) -> bool {
+    let reason = event["reason"].as_str().unwrap_or_default();
+    reason == "FailedCreate" || reason.starts_with("FailedToCreate") && reason.ends_with("Pod")
 }
 
 fn list(value: &Value) -> std::slice::Iter<'_, Value> {

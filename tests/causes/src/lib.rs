@@ -11,8 +11,8 @@
 //! Half of the histories are held out ([`is_held_out`]): whoever writes rules reads the others alone, and the held-out half
 //! tells whether the rules hold for what their author has not seen.
 //!
-//! Histories in `histories/by-hand` are of kinds whose controllers are not recorded here: Ray's and Volcano's jobs, and
-//! Kubeflow's PyTorchJobs. They are written by hand from the fields that these projects document, so they show
+//! Histories in `histories/by-hand` are of kinds whose controllers are not recorded here: Volcano's jobs and Kubeflow's
+//! PyTorchJobs. They are written by hand from the fields that these projects document, so they show
 //! that such fields are read as they are documented, and not how a controller behaves. They are judged apart.
 //!
 //! This crate knows the files, and what must be true in a history if its label is. It does not know how a cause is found.

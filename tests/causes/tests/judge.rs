@@ -24,10 +24,11 @@ kind of failure, and writes each history with its label into `tests/causes/histo
 \"the first of four workers runs out of memory\", and never what Kubewitness said. A name decides by its hash whether a history is\n\
 held out. Those were not looked at while the rules were written. An explanation is right if its cause and outcome\n\
 are those of the label, and so are the pod, container, exit code and node where the label names them. Durations and signals are\n\
-not judged. Recorded histories are of Jobs, some made by a CronJob or in a queue of Kueue, of JobSets, and of Kubeflow's TrainJobs.\n\
-Kueue, the controller of JobSets and Kubeflow's Trainer are those of their projects. The nodes have kubelets written for this:\n\
-they run no container, and write what a kubelet writes.\n\n\
-No controller of Ray, Volcano and Kubeflow's older PyTorchJobs is recorded here. Their histories are written and labelled by\n\
+not judged. Recorded histories are of Jobs, some made by a CronJob or in a queue of Kueue, of JobSets, of Kubeflow's TrainJobs,\n\
+and of RayJobs and RayClusters. Kueue, the controller of JobSets, Kubeflow's Trainer and KubeRay are those of their projects.\n\
+The nodes have kubelets written for this: they run no container, and write what a kubelet writes. So no Ray runs, either. A\n\
+stand-in for the dashboards of Ray's heads tells KubeRay how each entrypoint goes.\n\n\
+No controller of Volcano and Kubeflow's older PyTorchJobs is recorded here. Their histories are written and labelled by\n\
 hand, from the fields that these projects document. The rules were written by looking at them. They are counted in neither of\n\
 the first two tables.";
 

@@ -24,4 +24,4 @@ pub use page::{PeerRuns, write_page};
 pub use peers::{PEERS, run_peer};
 pub use promise::plans::{NO_FAULT, named};
 pub use promise::{DATA, PromiseReport, TrialOptions, known_failures, survives_faults};
-pub use record::{PlayOptions, play, record_histories};
+pub use record::{PlayOptions, needed_operators, play, record_histories};

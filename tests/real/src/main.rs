@@ -13,6 +13,7 @@
 //! | `--play FOLDER` | is a playground with its data in the folder, until it is stopped |
 //! | `--listen ADDRESS`, `--for SECONDS` | where its portal is, and how long it plays |
 //! | `--record FOLDER`, `--case NAME` | records labelled histories into the folder instead |
+//! | `--needs`, `--case NAME` | names the controllers of other projects that these cases need, a line each |
 //! | `--peer NAME --kubeconfig FILE --file FILE` | is a peer until it is killed |
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ use anyhow::{Context, Result, bail, ensure};
 use kubewitness_harness::{Scratch, seed};
 use kubewitness_real::{
     DATA, LeftoverGuard, NO_FAULT, PEERS, PeerRuns, PlayOptions, PromiseReport, ServerPrograms, TrialOptions,
-    access_holds, known_failures, named, play, record_histories, run_peer, survives_faults, write_page,
+    access_holds, known_failures, named, needed_operators, play, record_histories, run_peer, survives_faults,
+    write_page,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +57,7 @@ struct SuiteFlags {
     record: Option<PathBuf>,
     play: Option<PathBuf>,
     has_access: bool,
+    asks_needs: bool,
     has_journal_server: bool,
     listen: Option<String>,
     seconds: Option<u64>,
@@ -71,6 +74,7 @@ fn flags() -> Result<SuiteFlags> {
     while let Some(flag) = args.next() {
         let switch = match flag.as_str() {
             "--access" => Some(&mut flags.has_access),
+            "--needs" => Some(&mut flags.asks_needs),
             "--postgres" => Some(&mut flags.has_journal_server),
             _ => None,
         };
@@ -107,6 +111,10 @@ async fn run() -> Result<()> {
     if let Some(peer) = &flags.peer {
         let kubeconfig = flags.kubeconfig.as_deref().context("a peer needs --kubeconfig")?;
         return run_peer(peer, kubeconfig, flags.file.as_deref().context("a peer needs --file")?).await;
+    }
+    if flags.asks_needs {
+        needed_operators(&flags.cases)?.iter().for_each(|name| println!("{name}"));
+        return Ok(());
     }
     ensure!(
         flags.page.is_none() || flags.minors.len() == 1,

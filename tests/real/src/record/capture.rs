@@ -14,7 +14,7 @@ use crate::cluster::EtcdStream;
 
 const PREFIX: &str = "/registry/";
 /// The resources that a history may have, as etcd and as a history's keys name them.
-const RESOURCES: [(&str, &str); 9] = [
+const RESOURCES: [(&str, &str); 11] = [
     ("jobs", "jobs"),
     ("pods", "pods"),
     ("events", "events"),
@@ -24,6 +24,8 @@ const RESOURCES: [(&str, &str); 9] = [
     ("kueue.x-k8s.io/workloads", "workloads"),
     ("jobset.x-k8s.io/jobsets", "jobsets"),
     ("trainer.kubeflow.org/trainjobs", "trainjobs"),
+    ("ray.io/rayjobs", "rayjobs"),
+    ("ray.io/rayclusters", "rayclusters"),
 ];
 
 #[derive(Default)]

@@ -9,6 +9,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::capture::Capture;
+use super::dashboards::RayDashboards;
 use super::kubelet::Fleet;
 use crate::cluster::{RealCluster, ServerPrograms};
 
@@ -28,6 +29,7 @@ pub(super) struct ControlledCluster {
     pub(super) api: RealCluster,
     pub(super) fleet: Fleet,
     pub(super) capture: Capture,
+    pub(super) dashboards: RayDashboards,
     pub(super) kubernetes: String,
     manager: ChildProcess,
     scheduler: ChildProcess,
@@ -56,7 +58,9 @@ impl ControlledCluster {
         scheduler.args(["--leader-elect=false", "--secure-port=0"]);
         let scheduler = ChildProcess::start("kube-scheduler", &mut scheduler, api.folder())?;
         let fleet = Fleet::start(api.client().clone());
-        let mut cluster = Self { api, fleet, capture, kubernetes, manager, scheduler, names: Cell::new(0) };
+        let dashboards = RayDashboards::start().await?;
+        let names = Cell::new(0);
+        let mut cluster = Self { api, fleet, capture, dashboards, kubernetes, manager, scheduler, names };
         cluster.await_ready().await?;
         Ok(cluster)
     }

@@ -11,6 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::controllers::ControlledCluster;
+use super::dashboards::EntrypointRun;
 use super::kubelet::{PodPlace, PodScript, SeenPod, now_ms, rfc3339};
 pub(super) use super::manifests::{MAIN, container, job};
 
@@ -65,6 +66,14 @@ impl<'a> RecordLab<'a> {
     /// Says how the pods of this namespace go. Pods that come later are asked for, not those that run.
     pub(super) fn direct(&self, director: impl Fn(&PodPlace) -> PodScript + Send + Sync + 'static) {
         self.cluster.fleet.direct(&self.namespace, Arc::new(director));
+    }
+
+    /// Says what becomes of the entrypoints of this namespace's RayJobs, counted from 0 as they are submitted.
+    pub(super) fn direct_entrypoints(
+        &self,
+        director: impl Fn(usize) -> EntrypointRun + Send + Sync + 'static,
+    ) {
+        self.cluster.dashboards.direct(&self.namespace, director);
     }
 
     /// Creates the Job that the label is about, with these fields over the usual ones.
@@ -242,9 +251,11 @@ impl<'a> RecordLab<'a> {
     }
 
     pub(super) async fn finished(&self) -> Result<Value> {
-        // A JobSet's condition has a name of its own.
+        // A JobSet's condition has a name of its own, and a RayJob has a word instead.
         const ENDS: [&str; 3] = ["Complete", "Completed", "Failed"];
-        self.job_until("to finish", |job| ENDS.iter().any(|end| has_condition(job, end))).await
+        let is_so =
+            |job: &Value, end: &str| has_condition(job, end) || job["status"]["jobDeploymentStatus"] == end;
+        self.job_until("to finish", |job| ENDS.iter().any(|end| is_so(job, end))).await
     }
 
     /// The pod of the Job that came to a kubelet as the `ordinal`th.

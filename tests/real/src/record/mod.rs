@@ -9,12 +9,14 @@ mod capture;
 mod case;
 mod cases;
 mod controllers;
+mod dashboards;
 mod kubelet;
 mod lab;
 mod manifests;
 mod operators;
 mod play;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
@@ -30,11 +32,30 @@ use case::Case;
 use cases::CaseGroup;
 use controllers::ControlledCluster;
 use lab::{RecordLab, Recording};
-use operators::RunningOperators;
+use operators::{OperatorKind, RunningOperators};
 pub use play::{PlayOptions, play};
 
 /// A file that is larger is no test that a person reads.
 const LARGEST: usize = 140_000;
+
+/// The names of the controllers of other projects that these cases need.
+pub fn needed_operators(only: &[String]) -> Result<Vec<&'static str>> {
+    let needed: BTreeSet<_> = chosen(only)?.iter().flat_map(|group| group.needs).copied().collect();
+    Ok(needed.into_iter().map(OperatorKind::name).collect())
+}
+
+/// The cases whose names contain one of `only`, or all.
+fn chosen(only: &[String]) -> Result<Vec<CaseGroup>> {
+    let is_wanted =
+        |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part.as_str()));
+    let mut groups = cases::groups();
+    for group in &mut groups {
+        group.cases.retain(is_wanted);
+    }
+    groups.retain(|group| !group.cases.is_empty());
+    ensure!(!groups.is_empty(), "no case has a name with {}", only.join(" or "));
+    Ok(groups)
+}
 
 /// Runs the cases whose names contain one of `only`, or all, and writes their histories into the folder. A case that
 /// fails leaves the file of an earlier recording as it is, and fails the run.
@@ -45,17 +66,10 @@ pub async fn record_histories(
     only: &[String],
 ) -> Result<()> {
     let begun = Instant::now();
-    let is_wanted =
-        |case: &Case| only.is_empty() || only.iter().any(|part| case.name.contains(part.as_str()));
-    let mut groups = cases::groups();
-    for group in &mut groups {
-        group.cases.retain(is_wanted);
-    }
-    groups.retain(|group| !group.cases.is_empty());
-    ensure!(!groups.is_empty(), "no case has a name with {}", only.join(" or "));
+    let groups = chosen(only)?;
     let needed = groups.iter().flat_map(|group| group.needs).copied().collect();
     let cluster = ControlledCluster::start(programs, scratch).await?;
-    let mut operators = RunningOperators::start(&needed, &cluster.api, programs).await?;
+    let mut operators = RunningOperators::start(&needed, &cluster, programs).await?;
     let (later, first): (Vec<_>, Vec<_>) = groups.into_iter().partition(|group| group.has_pods_deadline);
     let mut recorder = HistoryRecorder { cluster: &cluster, folder, begun, recorded: 0, failed: Vec::new() };
     recorder.record_all(&first).await;

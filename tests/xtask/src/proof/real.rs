@@ -5,7 +5,7 @@
 //! controllers, too.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Output};
 
 use anyhow::{Context, Result, bail};
 
@@ -18,7 +18,7 @@ use crate::services;
 
 const ETCD: GoModule = GoModule { name: "etcd", programs: &[("etcd", "go.etcd.io/etcd/server/v3")] };
 /// Controllers of kinds that are not Kubernetes' own, for the recorder.
-const OPERATORS: [OperatorModule; 3] = [
+const OPERATORS: [OperatorModule; 4] = [
     OperatorModule {
         module: GoModule { name: "jobset", programs: &[("jobset", "sigs.k8s.io/jobset")] },
         path: "sigs.k8s.io/jobset",
@@ -28,6 +28,14 @@ const OPERATORS: [OperatorModule; 3] = [
         module: GoModule { name: "kueue", programs: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
         path: "sigs.k8s.io/kueue",
         definitions: "config/components/crd/bases",
+    },
+    OperatorModule {
+        module: GoModule {
+            name: "kuberay",
+            programs: &[("kuberay", "github.com/ray-project/kuberay/ray-operator")],
+        },
+        path: "github.com/ray-project/kuberay/ray-operator",
+        definitions: "config/crd/bases",
     },
     OperatorModule {
         module: GoModule {
@@ -265,16 +273,27 @@ fn record(cases: &[String]) -> Result<ExitCode> {
         ensure_built(&go, needed, needed.programs, BUILT_OF)?;
     }
     ensure_built(&go, module, &CONTROLLERS, CONTROLLERS_BUILT_OF)?;
-    for operator in &OPERATORS {
+    step("building the recorder");
+    let chosen = || cases.iter().flat_map(|case| ["--case", case]);
+    let needed = Command::new(built_suite()?).arg("--needs").args(chosen()).output();
+    for operator in needed_operators(&needed.context("asking the recorder what it needs")?)? {
         ensure_built(&go, &operator.module, operator.module.programs, BUILT_OF)?;
         copy_definitions(&go, operator)?;
     }
-    step("building the recorder");
     let mut suite = bound_suite()?;
-    suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES));
-    suite.args(cases.iter().flat_map(|case| ["--case", case]));
+    suite.args(["--minor", USUAL, "--record"]).arg(root().join(HISTORIES)).args(chosen());
     let status = suite.status().context("starting the recorder")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The controllers that the recorder's answer names.
+fn needed_operators(answer: &Output) -> Result<Vec<&'static OperatorModule>> {
+    if !answer.status.success() {
+        bail!("{}", String::from_utf8_lossy(&answer.stderr).trim());
+    }
+    let named = String::from_utf8_lossy(&answer.stdout);
+    let known = |name: &str| OPERATORS.iter().find(|operator| operator.module.name == name);
+    named.lines().map(|name| known(name).with_context(|| format!("{name} has no module"))).collect()
 }
 
 /// The suite, which ends in order when this process ends, even if this one is killed.

@@ -7,6 +7,7 @@ mod job_sets;
 mod kueue;
 mod people;
 mod policies;
+mod ray;
 mod train_jobs;
 mod waiting;
 
@@ -41,6 +42,7 @@ pub(super) fn groups() -> Vec<CaseGroup> {
         group(&[OperatorKind::JobSets], job_sets::cases()),
         group(&[OperatorKind::Kueue], kueue::cases()),
         group(&[OperatorKind::JobSets, OperatorKind::Trainer], train_jobs::cases()),
+        group(&[OperatorKind::Ray], ray::cases()),
         CaseGroup { has_pods_deadline: true, ..group(&[OperatorKind::Kueue], kueue::cases_with_deadline()) },
     ]
 }

@@ -32,7 +32,7 @@ pub(crate) struct PodPlace {
     pub index: Option<usize>,
     /// How many pods of the same Job had this index before.
     pub retry: usize,
-    /// The Job; empty for a pod without one.
+    /// The Job, or the part in a Ray cluster: `head` or `worker`. Empty for a pod without either.
     pub job: String,
 }
 
@@ -327,9 +327,9 @@ impl FleetState {
     }
 
     fn place(&self, namespace: &str, metadata: &Value) -> PodPlace {
-        let job = metadata["labels"]["job-name"].as_str().unwrap_or_default().to_owned();
-        let index = metadata["labels"]["batch.kubernetes.io/job-completion-index"].as_str();
-        let index = index.and_then(|index| index.parse().ok());
+        let label = |name: &str| metadata["labels"][name].as_str();
+        let job = label("job-name").or_else(|| label("ray.io/node-type")).unwrap_or_default().to_owned();
+        let index = label("batch.kubernetes.io/job-completion-index").and_then(|index| index.parse().ok());
         let seen = self.seen.get(namespace).map(Vec::as_slice).unwrap_or_default();
         let before = || seen.iter().filter(|it| it.place.job == job);
         let retry = before().filter(|it| index.is_some() && it.place.index == index).count();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{OperatorFolder, OperatorProcess, OperatorWebhook};
 use crate::cluster::{RealCluster, ServerPrograms};
 
-const NAME: &str = "jobset";
+pub(super) const NAME: &str = "jobset";
 const GROUP: &str = "jobset.x-k8s.io";
 const WEBHOOK: OperatorWebhook = OperatorWebhook {
     group: GROUP,

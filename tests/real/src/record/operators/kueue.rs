@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{OperatorFolder, OperatorProcess, OperatorWebhook};
 use crate::cluster::{RealCluster, ServerPrograms};
 
-const NAME: &str = "kueue";
+pub(super) const NAME: &str = "kueue";
 pub(in super::super) const GROUP: &str = "kueue.x-k8s.io";
 pub(in super::super) const VERSION: &str = "v1beta2";
 /// The priority class of Workloads that may preempt others.

@@ -6,6 +6,7 @@
 
 mod job_sets;
 mod kueue;
+mod ray;
 mod trainer;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use tokio::process::Command;
 
 pub(super) use kueue::{GROUP as KUEUE, URGENT, VERSION as KUEUE_VERSION, cluster_queue};
 
+use super::controllers::ControlledCluster;
 use crate::cluster::{RealCluster, ServerPrograms};
 
 /// The folder of definitions beside a program. `cargo xtask real --record` copies them from the program's module.
@@ -37,8 +39,21 @@ const ENDED_WITHIN: Duration = Duration::from_secs(30);
 pub(super) enum OperatorKind {
     JobSets,
     Kueue,
+    Ray,
     /// It makes JobSets, so it needs their controller.
     Trainer,
+}
+
+impl OperatorKind {
+    /// The name of its program, and of its module.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::JobSets => job_sets::NAME,
+            Self::Kueue => kueue::NAME,
+            Self::Ray => ray::NAME,
+            Self::Trainer => trainer::NAME,
+        }
+    }
 }
 
 /// The controllers of one recording.
@@ -51,14 +66,16 @@ pub(super) struct RunningOperators<'a> {
 impl<'a> RunningOperators<'a> {
     pub(super) async fn start(
         needed: &BTreeSet<OperatorKind>,
-        cluster: &'a RealCluster,
+        controlled: &'a ControlledCluster,
         programs: &'a ServerPrograms,
     ) -> Result<Self> {
+        let cluster = &controlled.api;
         let mut running = BTreeMap::new();
         for kind in needed {
             let started = match kind {
                 OperatorKind::JobSets => job_sets::start(cluster, programs).await,
                 OperatorKind::Kueue => kueue::start(cluster, programs).await,
+                OperatorKind::Ray => ray::start(cluster, programs, controlled.dashboards.address).await,
                 OperatorKind::Trainer => trainer::start(cluster, programs).await,
             };
             running.insert(*kind, started.with_context(|| format!("starting {kind:?}"))?);

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{OperatorFolder, OperatorProcess};
 use crate::cluster::{RealCluster, ServerPrograms};
 
-const NAME: &str = "trainer";
+pub(super) const NAME: &str = "trainer";
 const API: &str = "trainer.kubeflow.org/v1alpha1";
 /// The namespace that it takes for its own outside of a pod.
 const NAMESPACE: &str = "kubeflow-system";
