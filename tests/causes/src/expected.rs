@@ -98,6 +98,13 @@ impl Expected {
         Self { exit_code: Some(code), signal, ..self.pod(pod).container(name) }
     }
 
+    /// The object itself says that its program ended with this code; no container did.
+    #[must_use]
+    pub fn exit_code(mut self, code: i64) -> Self {
+        self.exit_code = Some(code);
+        self
+    }
+
     #[must_use]
     pub fn init(mut self) -> Self {
         self.init = true;

@@ -131,7 +131,9 @@ impl<'a> LabelFacts<'a> {
     /// The container of the pod ended so, and no other pod had failed before.
     fn termination(&self, expected: &Expected) -> Result<()> {
         let Some(name) = expected.pod.as_deref() else {
-            ensure!(expected.exit_code.is_none(), "an exit code is that of a pod");
+            let is_told =
+                expected.exit_code.is_none_or(|code| self.subject_told(&format!("exit code {code}")));
+            ensure!(is_told, "an exit code is that of a pod, or in the object's message");
             return Ok(());
         };
         ensure!(self.pod(name).next().is_some(), "there is no pod {name}");
@@ -180,7 +182,9 @@ impl<'a> LabelFacts<'a> {
         let of_pods = |is_mark: &dyn Fn(&Value) -> bool| self.pods().any(is_mark);
         match cause {
             Cause::None => true,
-            Cause::ExitCode => of_pods(&|pod| any_end(pod, |end| end["exitCode"] != 0)),
+            Cause::ExitCode => {
+                of_pods(&|pod| any_end(pod, |end| end["exitCode"] != 0)) || self.subject_told("exit code ")
+            }
             Cause::Signal => of_pods(&|pod| any_end(pod, |end| end["exitCode"].as_i64() > Some(128))),
             Cause::OutOfMemory => of_pods(&|pod| any_end(pod, |end| end["reason"] == "OOMKilled")),
             Cause::Evicted => of_pods(&|pod| {
@@ -244,6 +248,14 @@ impl<'a> LabelFacts<'a> {
         versions.flat_map(|change| list(&change.document["status"]["conditions"])).any(|it| {
             it["type"] == kind && it["status"] == "True" && (reason.is_empty() || it["reason"] == reason)
         })
+    }
+
+    /// Whether the object's own message had these words.
+    fn subject_told(&self, words: &str) -> bool {
+        let key = self.subject_key();
+        let versions = self.history.changes.iter().filter(|change| change.key == key);
+        let mut messages = versions.filter_map(|change| change.document["status"]["message"].as_str());
+        messages.any(|message| message.contains(words))
     }
 
     /// The pod that the label names, or the object itself.

@@ -50,9 +50,9 @@ cargo xtask COMMAND
                        applies deploy/kustomize to a real API server and runs the controller as its account: its roles
                        are exactly enough, and people see on each route what the API server lets them see; needs Go
   real --record [CASE...]
-                       records labelled histories of Jobs, JobSets, TrainJobs and jobs in queues of Kueue against real
-                       controllers into tests/causes/histories: all cases in minutes, or those whose names contain a
-                       word; needs Go
+                       records labelled histories of Jobs, JobSets, TrainJobs, RayJobs and jobs in queues of Kueue
+                       against real controllers into tests/causes/histories: all cases in minutes, or those whose names
+                       contain a word; needs Go
   prove [NAME...|--all]
                        runs what proves these claims of the README; without names it lists the claims
   plugins              only the plugins, into target/plugins

@@ -160,6 +160,9 @@ fn namespace_of(host: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
     use super::*;
 
     fn status(state: &mut DashboardState, id: &str, now: u64) -> Option<String> {
@@ -189,17 +192,27 @@ mod tests {
         assert_eq!(status(&mut state, "b", 9_000), Some("RUNNING".into()));
     }
 
+    /// Asks as a client with a proxy does, and returns the whole answer.
+    async fn ask(dashboards: &RayDashboards, method: &str, job: &str) -> String {
+        let host = "train-x-head-svc.team-1.svc.cluster.local:8265";
+        let asked = format!(
+            "{method} http://{host}{JOBS}{job} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+        let mut stream = TcpStream::connect(dashboards.address).await.expect("a connection");
+        stream.write_all(asked.as_bytes()).await.expect("a question");
+        let mut told = String::new();
+        stream.read_to_string(&mut told).await.expect("an answer");
+        told
+    }
+
     #[tokio::test]
     async fn a_request_to_the_name_of_a_service_is_answered_for_its_namespace() {
         let dashboards = RayDashboards::start().await.expect("dashboards");
         dashboards.direct("team-1", |_| EntrypointRun::never_submitted());
-        let proxy = reqwest::Proxy::http(format!("http://{}", dashboards.address)).expect("a proxy");
-        let client = reqwest::Client::builder().proxy(proxy).build().expect("a client");
-        let url = "http://train-x-head-svc.team-1.svc.cluster.local:8265/api/jobs/train-x";
-        let known = client.get(url).send().await.expect("an answer");
-        assert_eq!(known.status(), 404);
-        let stopped = client.post(format!("{url}/stop")).send().await.expect("an answer");
-        assert_eq!(stopped.text().await.expect("a text"), r#"{"stopped":true}"#);
+        let told = ask(&dashboards, "GET", "train-x").await;
+        assert!(told.starts_with("HTTP/1.1 404 "), "{told}");
+        let told = ask(&dashboards, "POST", "train-x/stop").await;
+        assert!(told.ends_with(r#"{"stopped":true}"#), "{told}");
         assert_eq!(lock(&dashboards.state).asked["team-1"].len(), 1);
     }
 }

@@ -17,7 +17,7 @@ pub(super) async fn start(
     dashboards: SocketAddr,
 ) -> Result<OperatorProcess> {
     let folder = OperatorFolder::make(NAME, cluster, programs)?;
-    folder.define_kinds(cluster, "ray.io/v1", "rayjobs").await?;
+    folder.define_kinds(cluster, "ray.io/v1", "rayservices").await?;
     let mut command = bound_command(folder.built.join(NAME));
     command.args(["--enable-leader-election=false", "--metrics-addr=0", "--qps=500", "--burst=1000"]);
     // Many cases run at once.

@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::super::kubelet::{ContainerExit, PodScript};
 use super::super::super::lab::{JOB, RecordLab};
 use super::{
-    Case, EntrypointEnd, EntrypointRun, FAILED, HEAD, OF_HEAD, OF_WORKER, RUNS_MS, SUBMITTER, WORKER,
-    WORKER_RUNS_MS, case, cluster, healthy, submit, submitter,
+    Case, EntrypointEnd, EntrypointRun, FAILED, HEAD, LOST_WORKER, OF_HEAD, OF_WORKER, REFUSED, RUNS_MS,
+    SUBMITTER, WORKER, WORKER_RUNS_MS, case, cluster, healthy, submit, submitter,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -16,8 +16,13 @@ pub(super) fn cases() -> Vec<Case> {
         case("ray-job-succeeds", "The entrypoint of a RayJob ends with 0.", |lab| Box::pin(succeeds(lab))),
         case(
             "ray-job-entrypoint-exits-1",
-            "The entrypoint of a RayJob ends with 1, and so does its submitter; the operator deletes the cluster.",
-            |lab| Box::pin(entrypoint_fails(lab)),
+            "The entrypoint of a RayJob ends with 1; the operator deletes the cluster.",
+            |lab| Box::pin(entrypoint_fails(lab, FAILED, 1, true)),
+        ),
+        case(
+            "ray-job-entrypoint-exits-2",
+            "The entrypoint of a RayJob ends with 2; its cluster stays.",
+            |lab| Box::pin(entrypoint_fails(lab, REFUSED, 2, false)),
         ),
         case(
             "ray-job-worker-out-of-memory",
@@ -47,7 +52,7 @@ pub(super) fn cases() -> Vec<Case> {
 
 async fn succeeds(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.job.as_str() {
-        JOB => submitter(5_000, 0),
+        JOB => submitter(5_000),
         _ => healthy(place),
     });
     lab.direct_entrypoints(|_| EntrypointRun::ends(5_000, EntrypointEnd::Succeeded));
@@ -56,30 +61,37 @@ async fn succeeds(lab: &RecordLab<'_>) -> Result<Expected> {
     Ok(Expected::new(Cause::None, Outcome::Succeeded))
 }
 
-async fn entrypoint_fails(lab: &RecordLab<'_>) -> Result<Expected> {
+/// No container ends with it: the entrypoint is a child of the head's processes.
+async fn entrypoint_fails(
+    lab: &RecordLab<'_>,
+    end: EntrypointEnd,
+    code: i64,
+    deletes_cluster: bool,
+) -> Result<Expected> {
     lab.direct(|place| match place.job.as_str() {
-        JOB => submitter(RUNS_MS, 1),
+        JOB => submitter(RUNS_MS),
         _ => healthy(place),
     });
-    lab.direct_entrypoints(|_| EntrypointRun::ends(RUNS_MS, FAILED));
-    submit(lab, &json!({"shutdownAfterJobFinishes": true})).await?;
+    lab.direct_entrypoints(move |_| EntrypointRun::ends(RUNS_MS, end));
+    submit(lab, &json!({"shutdownAfterJobFinishes": deletes_cluster})).await?;
     let ended = lab.finished().await?;
-    let made = ended["status"]["rayClusterName"].as_str().unwrap_or_default();
-    lab.await_end(&format!("rayclusters/{}/{made}", lab.namespace)).await?;
-    let pod = lab.pod_of_job(JOB).await?;
-    Ok(Expected::new(Cause::ExitCode, Outcome::Failed).ended(&pod.name, SUBMITTER, 1).node(&pod.node))
+    if deletes_cluster {
+        let made = ended["status"]["rayClusterName"].as_str().unwrap_or_default();
+        lab.await_end(&format!("rayclusters/{}/{made}", lab.namespace)).await?;
+    }
+    Ok(Expected::new(Cause::ExitCode, Outcome::Failed).exit_code(code))
 }
 
 /// The second worker is the one.
 async fn worker_out_of_memory(lab: &RecordLab<'_>, restart_policy: &str) -> Result<Expected> {
     lab.direct(|place| match (place.job.as_str(), place.ordinal) {
-        (JOB, _) => submitter(RUNS_MS, 1),
+        (JOB, _) => submitter(RUNS_MS),
         (WORKER, 1) => healthy(place)
             .add_run(OF_WORKER, WORKER_RUNS_MS, ContainerExit::out_of_memory())
             .then_endless(OF_WORKER),
         _ => healthy(place),
     });
-    lab.direct_entrypoints(|_| EntrypointRun::ends(RUNS_MS, FAILED));
+    lab.direct_entrypoints(|_| EntrypointRun::ends(RUNS_MS, LOST_WORKER));
     let mut cluster = cluster(2, "1");
     cluster["workerGroupSpecs"][0]["template"]["spec"]["restartPolicy"] = restart_policy.into();
     submit(lab, &json!({"rayClusterSpec": cluster})).await?;
@@ -89,9 +101,10 @@ async fn worker_out_of_memory(lab: &RecordLab<'_>, restart_policy: &str) -> Resu
     Ok(expected.ended(&pod.name, OF_WORKER, 137).node(&pod.node))
 }
 
+/// The submitter can't follow the log any more, and ends with 1.
 async fn head_out_of_memory(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match place.job.as_str() {
-        JOB => submitter(6_000, 1),
+        JOB => PodScript::exits(SUBMITTER, 10_000, ContainerExit::code(1)),
         HEAD => PodScript::exits(OF_HEAD, 11_000, ContainerExit::out_of_memory()).then_endless(OF_HEAD),
         _ => healthy(place),
     });

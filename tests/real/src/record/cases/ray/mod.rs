@@ -24,11 +24,20 @@ const OF_WORKER: &str = "ray-worker";
 /// As the operator names the one that waits for the head in each worker, and the one that submits the entrypoint.
 const WAITER: &str = "wait-gcs-ready";
 const SUBMITTER: &str = "ray-job-submitter";
+/// As a dashboard tells of an entrypoint that ended by itself, that refused its arguments, and that missed a worker.
 const FAILED: EntrypointEnd = EntrypointEnd::Failed(
     "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):\n\
      ValueError: loss is NaN at step 1200\n",
 );
-/// An entrypoint that fails runs so long, and its worker that is to blame a bit less.
+const REFUSED: EntrypointEnd = EntrypointEnd::Failed(
+    "Job entrypoint command failed with exit code 2, last available logs (truncated to 20,000 chars):\n\
+     train.py: error: unrecognized arguments: --epoch\n",
+);
+const LOST_WORKER: EntrypointEnd = EntrypointEnd::Failed(
+    "Job entrypoint command failed with exit code 1, last available logs (truncated to 20,000 chars):\n\
+     ray.exceptions.ActorDiedError: The actor died because its node has died.\n",
+);
+/// An entrypoint that fails runs so long, from some seconds after its cluster. Its worker that is to blame ends before it.
 const RUNS_MS: u64 = 8_000;
 const WORKER_RUNS_MS: u64 = 9_000;
 
@@ -39,7 +48,10 @@ pub(super) fn cases() -> Vec<Case> {
 
 /// A cluster of a head and so many workers, which need so many processors each.
 fn cluster(workers: u64, cpu: &str) -> Value {
-    let template = |name: &str, cpu: &str| json!({"spec": {"containers": [container(name, cpu)], "terminationGracePeriodSeconds": 5}});
+    let template = |name: &str, cpu: &str| {
+        let pod = json!({"containers": [container(name, cpu)], "terminationGracePeriodSeconds": 5});
+        json!({"spec": pod})
+    };
     json!({
         "rayVersion": "2.46.0",
         "headGroupSpec": {"rayStartParams": {}, "template": template(OF_HEAD, "1")},
@@ -77,9 +89,9 @@ fn healthy(place: &PodPlace) -> PodScript {
     }
 }
 
-/// A submitter, which ends when it sees that the entrypoint has ended.
-fn submitter(entrypoint_runs_ms: u64, code: i64) -> PodScript {
-    PodScript::exits(SUBMITTER, entrypoint_runs_ms + 2_000, ContainerExit::code(code))
+/// A submitter, which follows the log of the entrypoint to its end. It ends with 0, however the entrypoint ended.
+fn submitter(entrypoint_runs_ms: u64) -> PodScript {
+    PodScript::exits(SUBMITTER, entrypoint_runs_ms + 2_000, ContainerExit::code(0))
 }
 
 /// The entrypoint runs until somebody ends it, and its submitter waits.

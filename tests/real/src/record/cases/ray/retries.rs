@@ -7,8 +7,8 @@ use serde_json::json;
 use super::super::super::kubelet::{ContainerExit, PodScript};
 use super::super::super::lab::{JOB, RecordLab};
 use super::{
-    Case, EntrypointEnd, EntrypointRun, FAILED, OF_WORKER, RUNS_MS, SUBMITTER, WORKER, WORKER_RUNS_MS, case,
-    healthy, submit, submitter,
+    Case, EntrypointEnd, EntrypointRun, FAILED, LOST_WORKER, OF_WORKER, RUNS_MS, SUBMITTER, WORKER,
+    WORKER_RUNS_MS, case, healthy, submit, submitter,
 };
 
 pub(super) fn cases() -> Vec<Case> {
@@ -45,8 +45,8 @@ async fn submitter_gives_up(lab: &RecordLab<'_>) -> Result<Expected> {
 
 async fn retry_succeeds(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match (place.job.as_str(), place.ordinal) {
-        (JOB, 0) => submitter(RUNS_MS, 1),
-        (JOB, _) => submitter(5_000, 0),
+        (JOB, 0) => submitter(RUNS_MS),
+        (JOB, _) => submitter(5_000),
         _ => healthy(place),
     });
     lab.direct_entrypoints(|ordinal| match ordinal {
@@ -55,21 +55,21 @@ async fn retry_succeeds(lab: &RecordLab<'_>) -> Result<Expected> {
     });
     submit(lab, &json!({"backoffLimit": 1})).await?;
     lab.finished().await?;
-    let pod = lab.pod_of_job(JOB).await?;
-    let expected = Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::ExitCode]);
-    Ok(expected.ended(&pod.name, SUBMITTER, 1).node(&pod.node))
+    Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::ExitCode]).exit_code(1))
 }
 
 /// The last of the four workers that two attempts have is the one.
 async fn retries_in_vain(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.direct(|place| match (place.job.as_str(), place.ordinal) {
-        (JOB, _) => submitter(RUNS_MS, 1),
+        (JOB, _) => submitter(RUNS_MS),
         (WORKER, 3) => healthy(place)
             .add_run(OF_WORKER, WORKER_RUNS_MS, ContainerExit::out_of_memory())
             .then_endless(OF_WORKER),
         _ => healthy(place),
     });
-    lab.direct_entrypoints(|_| EntrypointRun::ends(RUNS_MS, FAILED));
+    lab.direct_entrypoints(|ordinal| {
+        EntrypointRun::ends(RUNS_MS, if ordinal == 0 { FAILED } else { LOST_WORKER })
+    });
     submit(lab, &json!({"backoffLimit": 1})).await?;
     lab.finished().await?;
     let pod = lab.later_pod_of_job(WORKER, 3).await?;
