@@ -232,10 +232,11 @@ pub(super) fn of_failure(
     let first = named.or_else(|| failures.iter().position(is_of_last_attempt));
     let first = first.or_else(|| failures.iter().position(by_itself));
     // A disruption alone counts if the policy was changed since, and a deletion counts if nothing else
-    // failed.
-    let first = first.or_else(|| (!failures.is_empty()).then_some(0));
+    // failed, by the object's own words, either.
+    let told = pod_end::told_end(status);
+    let first = first.or_else(|| (!failures.is_empty() && told.is_none()).then_some(0));
     let Some(first) = first else {
-        let cause = pod_end::of_status(status);
+        let cause = told.unwrap_or_else(|| pod_end::of_status(status));
         return (with_moment(story, cause), Vec::new());
     };
     let cause = failures.remove(first).cause;

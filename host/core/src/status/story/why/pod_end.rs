@@ -56,6 +56,15 @@ pub(super) fn of_status(status: &Status) -> Cause {
     }
 }
 
+/// The end of an object's program, if the object itself tells its code. A RayJob's program runs in the pod of a head that
+/// outlives it: "Job entrypoint command failed with exit code 1, …".
+pub(super) fn told_end(status: &Status) -> Option<Cause> {
+    let (_, told) = status.message.split_once("exit code ")?;
+    let code = told.split(|letter: char| !letter.is_ascii_digit()).next()?;
+    let exit_code = code.parse().ok().filter(|code| *code != 0)?;
+    Some(of_status(&Status { exit_code: Some(exit_code), ..status.clone() }))
+}
+
 fn deleted_cause() -> Cause {
     Cause { kind: CauseKind::Deleted, ..Cause::default() }
 }

@@ -53,7 +53,7 @@ impl WitnessedJob {
             let deleted = Arc::new(StatusRules::deleted_status(&status));
             previous = Some(std::mem::replace(&mut status, deleted));
         }
-        let is_subject = ["Job", "JobSet", "TrainJob"].contains(&object.kind.as_str());
+        let is_subject = ["Job", "JobSet", "TrainJob", "RayJob"].contains(&object.kind.as_str());
         let state = Arc::new(State {
             id: StateId::parse("x"),
             seq,
@@ -136,6 +136,25 @@ fn disrupted(mut pod: Value, reason: &str, message: &str) -> Value {
     pod["status"]["conditions"] =
         json!([{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": message}]);
     pod
+}
+
+fn event(about: &str, reason: &str, message: &str, last_ms: u64) -> EventView {
+    EventView {
+        about: ObjectRef { uid: about.into(), ..ObjectRef::default() },
+        reason: reason.into(),
+        message: message.into(),
+        last_ms,
+        ..EventView::default()
+    }
+}
+
+fn ray_job(status: &Value) -> Value {
+    json!({"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "job", "uid": "job", "generation": 1},
+        "spec": {"entrypoint": "python train.py"}, "status": status})
+}
+
+fn ray_cluster() -> Value {
+    json!({"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "cluster", "uid": "cluster"}})
 }
 
 /// A job with two running pods.
@@ -366,19 +385,63 @@ fn what_a_job_waits_for_is_said_with_its_duration() {
 
 #[test]
 fn a_refused_pod_is_quota_until_one_is_made() {
-    let event = |reason: &str, message: &str, last_ms| EventView {
-        about: ObjectRef { uid: "job".into(), ..ObjectRef::default() },
-        reason: reason.into(),
-        message: message.into(),
-        last_ms,
-        ..EventView::default()
-    };
     let mut waits = WitnessedJob::default().at(0, &job(&json!({"startTime": "2026-01-01T00:00:01Z"})));
     let refused = r#"Error creating: pods "job-x" is forbidden: exceeded quota: team, requested: cpu=2"#;
-    waits.events.push(event("FailedCreate", refused, 5));
+    waits.events.push(event("job", "FailedCreate", refused, 5));
     assert_eq!(waits.why().cause.expect("a cause").kind, CauseKind::Quota);
-    waits.events.push(event("SuccessfulCreate", "", 9));
+    waits.events.push(event("job", "SuccessfulCreate", "", 9));
     assert_eq!(waits.why().cause, None);
+}
+
+#[test]
+fn a_pod_that_is_refused_to_what_makes_it_for_the_object_is_quota() {
+    let waits = || {
+        let begun = WitnessedJob::default().at(0, &ray_job(&json!({"jobDeploymentStatus": "Initializing"})));
+        begun.at(1, &ray_cluster())
+    };
+    let refused =
+        r#"Failed to create head Pod a/b, pods "b" is forbidden: exceeded quota: team, requested: pods=1"#;
+    let with = |mut story: WitnessedJob, events: &[(&str, &str, u64)]| {
+        let told =
+            events.iter().map(|(reason, message, last_ms)| event("cluster", reason, message, *last_ms));
+        story.events = told.collect();
+        story.why().cause.map(|cause| cause.kind)
+    };
+    let head = ("FailedToCreateHeadPod", refused, 5);
+    assert_eq!(with(waits(), &[head]), Some(CauseKind::Quota));
+    assert_eq!(with(waits(), &[head, ("CreatedHeadPod", "", 9)]), None);
+    let worker = ("FailedToCreateWorkerPod", refused, 9);
+    assert_eq!(with(waits(), &[("CreatedHeadPod", "", 5), worker]), Some(CauseKind::Quota));
+    let mut in_one_second = waits();
+    let (made, missed) = (event("cluster", "CreatedHeadPod", "", 5), event("cluster", worker.0, refused, 5));
+    in_one_second.events = vec![EventView { seq: 3, ..made }, EventView { seq: 4, ..missed }];
+    assert_eq!(in_one_second.why().cause.expect("a cause").kind, CauseKind::Quota);
+    let combined = format!("(combined from similar events): {refused}");
+    let mut again = waits();
+    again.events.push(event("cluster", "FailedToCreateHeadPod", &combined, 5));
+    assert_eq!(again.why().cause.expect("a cause").message, refused);
+    let of_gone_cluster = with(waits().gone(9, &ray_cluster()), &[head]);
+    assert_eq!(of_gone_cluster, None, "the next attempt has another one");
+}
+
+#[test]
+fn a_program_whose_end_the_object_tells_is_the_cause_and_not_the_pods_deleted_after_it() {
+    let message = "Job entrypoint command failed with exit code 3, last available logs: no checkpoint";
+    let failed = json!({"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed",
+        "message": message});
+    let story = WitnessedJob::default()
+        .at(0, &ray_job(&json!({"jobDeploymentStatus": "Running", "jobStatus": "RUNNING"})))
+        .at(1, &ray_cluster())
+        .at(2, &running("a"))
+        .at(10, &ray_job(&failed))
+        .at(11, &deleting(running("a"), 11));
+    let why = story.why();
+    let cause = why.cause.expect("a cause");
+    let code = cause.container.and_then(|container| container.exit_code);
+    assert_eq!((cause.kind, cause.object, code), (CauseKind::ExitCode, None, Some(3)));
+    assert!(why.sentence.ends_with(&format!("failed: it exited with 3: {message}")), "{}", why.sentence);
+    let by_worker = story.at(9, &ended("b", 137, "OOMKilled", 9)).why();
+    assert_eq!(by_worker.cause.expect("a cause").kind, CauseKind::OutOfMemory);
 }
 
 #[test]

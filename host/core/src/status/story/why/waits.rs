@@ -6,8 +6,9 @@ use super::documents::{OwnerDocument, PodDocument};
 use super::{
     Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end, queue,
 };
-use crate::state::{Change, State, Status};
+use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
+use crate::status::story::events::EventView;
 
 /// The newest state of each object that still exists, by uid.
 pub(super) fn newest_per_object<'a>(
@@ -260,13 +261,30 @@ fn run_interruption<'a>(
     RunInterruption { kind, message, idle_ms: 0 }
 }
 
-/// The cause if the API server refused the pods that the object requests. Only an Event shows that.
+/// The cause if the API server refused the pods that the object requests. Only Events show that: of the object itself, or
+/// of what makes the pods for it, such as the Jobs of a JobSet and the cluster of a RayJob.
 fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
-    let uid = &story.last_state()?.object.uid;
-    let own = story.events.iter().rev().filter(|event| event.about.uid == *uid);
-    let refused = own.clone().find(|event| event.reason == "FailedCreate")?;
-    // Pods that were created later show that the problem is solved.
-    if own.clone().any(|event| event.reason == "SuccessfulCreate" && event.last_ms >= refused.last_ms) {
+    let itself = &*story.last_state()?.object;
+    let owned = newest_per_object(story.related.iter().map(|state| &**state)).map(|state| &*state.object);
+    let makers = [itself].into_iter().chain(owned.filter(|object| !super::is_pod(object)));
+    makers.filter_map(|maker| pods_refused_to(maker, story)).max_by_key(|cause| (cause.at_ms, cause.seq))
+}
+
+/// Job controllers write `FailedCreate` and `SuccessfulCreate`. Ray's name the part: `FailedToCreateHeadPod`,
+/// `CreatedWorkerPod`.
+fn tells_of_pod(event: &EventView, controllers: &str, begins: &str) -> bool {
+    event.reason == controllers || event.reason.starts_with(begins) && event.reason.ends_with("Pod")
+}
+
+/// The library of most controllers says so of Events that differ in names alone.
+const COMBINED: &str = "(combined from similar events): ";
+
+fn pods_refused_to(maker: &ObjectRef, story: &ExplainedStates<'_>) -> Option<Cause> {
+    let own = story.events.iter().rev().filter(|event| event.about.uid == maker.uid);
+    let refused = own.clone().find(|event| tells_of_pod(event, "FailedCreate", "FailedToCreate"))?;
+    // Pods that were created later show that the problem is solved. Times have whole seconds.
+    let is_later = |event: &EventView| (event.last_ms, event.seq) > (refused.last_ms, refused.seq);
+    if own.clone().any(|event| tells_of_pod(event, "SuccessfulCreate", "Created") && is_later(event)) {
         return None;
     }
     // A quota limits a namespace, and a limit range each pod or container in it.
@@ -275,7 +293,7 @@ fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
     Some(Cause {
         kind: if is_quota { CauseKind::Quota } else { CauseKind::Configuration },
         reason: refused.reason.clone(),
-        message: refused.message.clone(),
+        message: refused.message.strip_prefix(COMBINED).unwrap_or(&refused.message).to_owned(),
         at_ms: refused.last_ms,
         seq: refused.seq,
         ..Cause::default()
