@@ -28,7 +28,7 @@ not judged. Recorded histories are of Jobs, some made by a CronJob or in a queue
 and of RayJobs and RayClusters. Kueue, the controller of JobSets, Kubeflow's Trainer and KubeRay are those of their projects.\n\
 The nodes have kubelets written for this: they run no container, and write what a kubelet writes. So no Ray runs, either. A\n\
 stand-in for the dashboards of Ray's heads tells KubeRay how each entrypoint goes.\n\n\
-No controller of Volcano and Kubeflow's older PyTorchJobs is recorded here. Their histories are written and labelled by\n\
+No controller of Volcano or of Kubeflow's older PyTorchJobs is recorded here. Their histories are written and labelled by\n\
 hand, from the fields that these projects document. The rules were written by looking at them. They are counted in neither of\n\
 the first two tables.";
 
@@ -161,7 +161,8 @@ fn differences(history: &RecordedHistory, why: &WhyView) -> Vec<String> {
     compare("outcome", json_word(&why.outcome), json_word(&expected.outcome));
     // A deadline is the object's own cause, and the pod that kept it from its end is told besides.
     let mut causes = why.cause.iter().chain(&why.also);
-    let cause = causes.find(|cause| cause.object.is_some()).cloned().unwrap_or_default();
+    let of_pod = causes.find(|cause| cause.object.is_some());
+    let cause = of_pod.or(why.cause.as_ref()).cloned().unwrap_or_default();
     let container = cause.container.clone();
     if word == label && label != "none" {
         let pod = cause.object.filter(|object| object.kind == "Pod").map(|object| object.name);
@@ -172,7 +173,7 @@ fn differences(history: &RecordedHistory, why: &WhyView) -> Vec<String> {
             let is = container.as_ref().map(|container| container.name.clone()).unwrap_or_default();
             compare("container", is, name.clone());
         }
-        if let Some(code) = expected.exit_code.filter(|_| expected.container.is_some()) {
+        if let Some(code) = expected.exit_code {
             let is = container.as_ref().and_then(|container| container.exit_code);
             compare("exit code", format!("{is:?}"), format!("{:?}", Some(code)));
         }
