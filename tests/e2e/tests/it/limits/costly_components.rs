@@ -332,9 +332,9 @@ async fn a_component_over_which_a_large_compiler_was_killed_twice_is_refused_and
             }
             // As where the kernel ends all of a container: the compiler ends with the controller.
             if end == CompileEnd::Stop {
-                run.stop().await?
+                run.stop().await?;
             } else {
-                run.kill().await?
+                run.kill().await?;
             }
             if end == CompileEnd::EarlyKill && std::fs::read(&mark).ok() != before {
                 // The kill came late, so it counts. As if it had come early:
