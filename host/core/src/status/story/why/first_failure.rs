@@ -9,6 +9,9 @@ use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
 use crate::status::story::events::EventView;
 
+/// How long a program may wait for a lost peer before it ends. Collective operations wait for ten minutes by default.
+const LONGEST_GIVING_UP_MS: u64 = 15 * 60 * 1000;
+
 /// The first and the last failed state of each pod that failed.
 ///
 /// The first state has the moment, and the end of the first of several attempts in place. The last state has
@@ -222,22 +225,29 @@ pub(super) fn of_failure(
         owner.failed_by_index(failure.completion_index) && !is_ignored
     };
     let by_itself = |failure: &PodFailure| failure.cause.kind != CauseKind::Deleted && counts(failure);
+    let text = pod_end::controller_text(status);
     let is_named = |failure: &PodFailure| {
         let object = failure.cause.object.as_ref();
-        object.is_some_and(|object| names_word(&status.message, &object.name))
+        object.is_some_and(|object| names_word(text, &object.name))
     };
     let named = failures.iter().position(is_named);
+    let told = pod_end::told_end(status).map(|cause| with_moment(story, cause));
+    // A program that goes on for long after a pod has failed ends for another reason.
+    let is_too_early = |failure: &PodFailure| {
+        told.as_ref().is_some_and(|told| failure.cause.at_ms + LONGEST_GIVING_UP_MS < told.at_ms)
+    };
     let restart = last_restart(story);
+    let by_itself = |failure: &PodFailure| by_itself(failure) && !is_too_early(failure);
     let is_of_last_attempt = |failure: &PodFailure| by_itself(failure) && failure.first_seq > restart;
     let first = named.or_else(|| failures.iter().position(is_of_last_attempt));
     let first = first.or_else(|| failures.iter().position(by_itself));
     // A disruption alone counts if the policy was changed since, and a deletion counts if nothing else
     // failed, by the object's own words, either.
-    let told = pod_end::told_end(status);
     let first = first.or_else(|| (!failures.is_empty() && told.is_none()).then_some(0));
     let Some(first) = first else {
-        let cause = told.unwrap_or_else(|| pod_end::of_status(status));
-        return (with_moment(story, cause), Vec::new());
+        let cause = told.unwrap_or_else(|| with_moment(story, pod_end::of_status(status)));
+        let also = independent_causes(failures).into_iter();
+        return (cause.clone(), also.filter(|other| other.kind != cause.kind).collect());
     };
     let cause = failures.remove(first).cause;
     let also = independent_causes(failures).into_iter().filter(|other| other.kind != cause.kind).collect();

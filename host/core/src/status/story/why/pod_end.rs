@@ -56,13 +56,24 @@ pub(super) fn of_status(status: &Status) -> Cause {
     }
 }
 
-/// The end of an object's program, if the object itself tells its code. A RayJob's program runs in the pod of a head that
-/// outlives it: "Job entrypoint command failed with exit code 1, …".
+/// How Ray begins the message of a job whose program has failed.
+const ENTRYPOINT_FAILED: &str = "Job entrypoint command failed with exit code ";
+/// What follows in such a message is written by the program.
+const PROGRAM_LOGS: &str = "last available logs";
+
+/// The end of a RayJob's program, which runs in the pod of a head that outlives it. Only the object tells its code. A
+/// program that a signal ended has the negative number of the signal.
 pub(super) fn told_end(status: &Status) -> Option<Cause> {
-    let (_, told) = status.message.split_once("exit code ")?;
-    let code = told.split(|letter: char| !letter.is_ascii_digit()).next()?;
-    let exit_code = code.parse().ok().filter(|code| *code != 0)?;
+    let told = status.message.strip_prefix(ENTRYPOINT_FAILED)?;
+    let code = told.split(|letter: char| !letter.is_ascii_digit() && letter != '-').next()?;
+    let code: i32 = code.parse().ok().filter(|code| *code != 0)?;
+    let exit_code = if code < 0 { code.checked_neg()?.checked_add(128)? } else { code };
     Some(of_status(&Status { exit_code: Some(exit_code), ..status.clone() }))
+}
+
+/// The part of an object's message that no program has written.
+pub(super) fn controller_text(status: &Status) -> &str {
+    status.message.split(PROGRAM_LOGS).next().unwrap_or_default()
 }
 
 fn deleted_cause() -> Cause {

@@ -445,6 +445,34 @@ fn a_program_whose_end_the_object_tells_is_the_cause_and_not_the_pods_deleted_af
 }
 
 #[test]
+fn neither_an_early_failure_nor_what_a_program_prints_hides_how_the_program_ended() {
+    let job = |phase: &str, message: &str| {
+        ray_job(&json!({"jobDeploymentStatus": phase, "reason": "AppFailed", "message": message}))
+    };
+    let runs = || {
+        let story = WitnessedJob::default().at(0, &job("Running", "")).at(1, &ray_cluster());
+        story.at(2, &running("a"))
+    };
+    let failed =
+        |message: &str| job("Failed", &format!("Job entrypoint command failed with exit code {message}"));
+    let cause_of = |story: &WitnessedJob| {
+        let cause = story.why().cause.expect("a cause");
+        (cause.kind, cause.container.and_then(|container| container.exit_code))
+    };
+    let printed = failed("3, last available logs: peer a is gone");
+    let names_pod = runs().at(10, &printed).at(11, &deleting(running("a"), 11));
+    assert_eq!(cause_of(&names_pod), (CauseKind::ExitCode, Some(3)));
+    let signalled = runs().at(10, &failed("-9, last available logs: ")).at(11, &deleting(running("a"), 11));
+    assert_eq!(cause_of(&signalled), (CauseKind::Signal, Some(137)));
+    let replaced = || runs().at(5, &ended("b", 137, "OOMKilled", 5));
+    let gave_up = replaced().at(605, &failed("1. No logs available."));
+    assert_eq!(cause_of(&gave_up), (CauseKind::OutOfMemory, Some(137)));
+    let went_on = replaced().at(3605, &failed("2. No logs available."));
+    assert_eq!(cause_of(&went_on), (CauseKind::ExitCode, Some(2)));
+    assert_eq!(went_on.why().also[0].kind, CauseKind::OutOfMemory);
+}
+
+#[test]
 fn who_suspended_a_job_decides_what_it_waited_for() {
     let suspended = |generation: u64| {
         let mut job =

@@ -266,7 +266,9 @@ fn run_interruption<'a>(
 fn refused_pods_cause(story: &ExplainedStates<'_>) -> Option<Cause> {
     let itself = &*story.last_state()?.object;
     let owned = newest_per_object(story.related.iter().map(|state| &**state)).map(|state| &*state.object);
-    let makers = [itself].into_iter().chain(owned.filter(|object| !super::is_pod(object)));
+    // A Workload of Kueue has Events of the same names, about requests for machines.
+    let makes_pods = |object: &&ObjectRef| !super::is_pod(object) && !is_workload(object);
+    let makers = [itself].into_iter().chain(owned.filter(makes_pods));
     makers.filter_map(|maker| pods_refused_to(maker, story)).max_by_key(|cause| (cause.at_ms, cause.seq))
 }
 
