@@ -23,7 +23,7 @@ pub struct TakenBack {
     pub ended: u64,
     /// The most states in between that the journal no longer has.
     pub missing: u64,
-    /// Dead letters and owed states in between: the plugin had not finished them.
+    /// Dead letters and owed states, wherever they are: the plugin had not finished them.
     pub unfinished: BTreeSet<Seq>,
 }
 
@@ -45,10 +45,12 @@ pub async fn take_back(
     let through = before.furthest_position();
     let mut taken = TakenBack { through, ..TakenBack::default() };
     let mut save = ProgressSave { progress: before.clone(), ..ProgressSave::default() };
+    let letters = letter_positions(plugin, backlog).await?;
+    let mut owed = owed_states(plugin, backlog).await?;
+    taken.unfinished = letters.iter().copied().chain(owed.iter().map(|(seq, _)| *seq)).collect();
     if let Some(after) = after.filter(|after| *after < through) {
         let after = after.max(before.start);
-        let mut letters = letter_positions(plugin, backlog).await?;
-        let owed = owed_after(plugin, after, backlog).await?;
+        owed.retain(|(seq, _)| *seq > after);
         save.progress.take_back(after, &letters);
         let all = count_taken(&before, &save.progress, backlog, through).await?;
         let (earlier, now) = (subscribed_part(&before), subscribed_part(&save.progress));
@@ -62,8 +64,6 @@ pub async fn take_back(
         taken.missing = count_missing(backlog, after, through, removed).await?;
         uncount_states(&mut save.progress, all.saturating_sub(owed.len() as u64));
         save.revived = owed.into_iter().map(|(seq, _)| seq).collect();
-        taken.unfinished = letters.split_off(&(after + 1));
-        taken.unfinished.extend(save.revived.iter().copied());
     }
     save.kv = record(&taken);
     backlog.save(plugin, save).await?;
@@ -83,13 +83,9 @@ async fn letter_positions(plugin: &str, backlog: &dyn Backlog) -> Result<BTreeSe
     Ok(backlog.dead_letters(plugin).await?.into_iter().map(|letter| letter.seq).collect())
 }
 
-/// The owed states after a position, with their sources.
-async fn owed_after(
-    plugin: &str,
-    after: Seq,
-    backlog: &dyn Backlog,
-) -> Result<Vec<(Seq, Arc<str>)>, JournalError> {
-    let (mut owed, mut from) = (Vec::new(), after + 1);
+/// The owed states, with their sources.
+async fn owed_states(plugin: &str, backlog: &dyn Backlog) -> Result<Vec<(Seq, Arc<str>)>, JournalError> {
+    let (mut owed, mut from) = (Vec::new(), 0);
     loop {
         let page = backlog.owed_states(plugin, from, CHUNK).await?;
         owed.extend(page.states.iter().map(|state| (state.seq, Arc::clone(&state.source))));

@@ -69,8 +69,6 @@ struct KnownCommits {
     has_own_floor: bool,
     /// See [`DatabaseCommits::done_through`].
     done_through: Option<Seq>,
-    /// See [`DatabaseCommits::returned_at`].
-    returned_at: Option<Seq>,
     /// The losses of this database that the journal has recorded.
     losses: Vec<DatabaseLoss>,
     is_surveyed: bool,
@@ -120,10 +118,9 @@ impl KnownCommits {
 
     fn as_note(&self) -> CommitNote {
         let commits = self.frontier.newest_commits().cloned().collect();
-        let Self { database, beneath, done_through, returned_at, .. } = self;
-        let (database, beneath) = (database.clone(), beneath.clone());
-        let (done_through, returned_at) = (*done_through, *returned_at);
-        let current = DatabaseCommits { database, commits, beneath, done_through, returned_at };
+        let Self { database, beneath, done_through, .. } = self;
+        let (database, beneath, done_through) = (database.clone(), beneath.clone(), *done_through);
+        let current = DatabaseCommits { database, commits, beneath, done_through };
         CommitNote { current: Some(current), earlier: self.earlier.clone() }
     }
 }
@@ -141,7 +138,7 @@ impl CommitWatch {
         let losses = losses.into_iter().map(|(_, loss)| loss).filter(|loss| loss.database == database);
         let has_own_floor = note.is_current(database);
         let in_database = note.commits_in(database).cloned().unwrap_or_default();
-        let DatabaseCommits { commits, beneath, done_through, returned_at, .. } = in_database;
+        let DatabaseCommits { commits, beneath, done_through, .. } = in_database;
         let newest_ms = commits.iter().chain(&beneath).map(|commit| commit.at_ms).max();
         let mut known = self.lock();
         let is_same = known.database == database;
@@ -153,7 +150,6 @@ impl CommitWatch {
             newest_ms: known.newest_ms.max(newest_ms.unwrap_or_default()),
             has_own_floor,
             done_through: done_through.filter(|_| has_own_floor),
-            returned_at: returned_at.filter(|_| has_own_floor),
             losses: losses.collect(),
             lacking_since: known.lacking_since.filter(|_| is_same),
             ..KnownCommits::default()
@@ -307,7 +303,6 @@ impl CommitWatch {
         };
         if known.losses.iter().any(|loss| loss.has_taken_back(floor)) {
             known.done_through = known.done_through.max(Some(floor));
-            known.returned_at = known.done_through;
             known.is_note_due = true;
         }
     }
@@ -318,21 +313,10 @@ impl CommitWatch {
         self.lock().done_through.unwrap_or_default()
     }
 
-    /// Whether the address leads to this server again, after it led to another one.
-    pub fn has_returned(&self) -> bool {
-        self.lock().returned_at.is_some()
-    }
-
-    /// Whether the database has a state that is delivered again, because the address leads to it again: a state
-    /// after the cursor, or one that the plugin has been owed since.
-    pub fn has_done(&self, seq: Seq, cursor: Seq) -> bool {
+    /// Whether the database has a state up to [`done_through`](Self::done_through).
+    pub fn has_done(&self, seq: Seq) -> bool {
         let known = self.lock();
-        let Some(returned_at) = known.returned_at else { return false };
-        let may_have_done = match seq > cursor {
-            true => known.done_through.is_some_and(|through| seq <= through),
-            false => seq <= returned_at && known.losses.iter().any(|loss| loss.has_taken_back(seq)),
-        };
-        may_have_done && !was_unfinished(&known.losses, returned_at, seq)
+        known.done_through.is_some_and(|floor| seq <= floor && !was_unfinished(&known.losses, floor, seq))
     }
 
     /// The floor of the server whose receipts were read.

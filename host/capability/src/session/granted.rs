@@ -61,6 +61,8 @@ pub struct ReceiptTracker {
     newest: AtomicU64,
     /// The last position that the plugin had ever finished when it started.
     furthest: AtomicU64,
+    /// The furthest cursor that the plugin had ever had when it started.
+    furthest_cursor: AtomicU64,
     /// Whether receipts of another journal were logged.
     has_logged_other_journal: AtomicBool,
     forgotten: AtomicU64,
@@ -108,6 +110,8 @@ pub struct SurvivingReceipts {
 pub struct StartPositions {
     /// Every state up to here is finished.
     pub cursor: Seq,
+    /// The furthest cursor that there ever was.
+    pub furthest_cursor: Seq,
     /// The last position that was ever finished.
     pub furthest: Seq,
     /// The newest position of the journal.
@@ -209,11 +213,12 @@ impl ReceiptTracker {
         stores: ReceiptStores,
         positions: StartPositions,
     ) -> Result<(), GrantError> {
-        let StartPositions { cursor, furthest, newest } = positions;
+        let StartPositions { cursor, furthest_cursor, furthest, newest } = positions;
         self.begin_at(cursor);
         self.commits.pass_cursor(cursor);
         self.newest.fetch_max(newest, Ordering::AcqRel);
         self.furthest.store(furthest, Ordering::Release);
+        self.furthest_cursor.store(furthest_cursor, Ordering::Release);
         let remote = stores.databases.iter().any(|database| database.is_remote());
         *self.stores.lock().unwrap_or_else(PoisonError::into_inner) = stores;
         if remote {
@@ -268,7 +273,7 @@ impl ReceiptTracker {
         let survey = database.survey_receipts(plugin, TransactionMode::ReadWrite, &expected).await?;
         self.commits.take_survey(plugin, &survey);
         if !survey.is_behind() {
-            self.commits.count_done(&survey, self.furthest_position());
+            self.commits.count_done(&survey, self.furthest_cursor());
         }
         Ok(survey)
     }
@@ -276,6 +281,11 @@ impl ReceiptTracker {
     /// The last position that was ever finished.
     fn furthest_position(&self) -> Seq {
         self.furthest.load(Ordering::Acquire).max(self.finished_cursor())
+    }
+
+    /// The furthest cursor that there ever was. Dead letters may lie above it.
+    fn furthest_cursor(&self) -> Seq {
+        self.furthest_cursor.load(Ordering::Acquire).max(self.finished_cursor())
     }
 
     /// Whether the database has no floor for this journal, or a floor at positions that the journal no longer
@@ -520,9 +530,9 @@ impl GrantProvider for PluginGrants {
         // Finished states up to the cursor are delivered again only by a resync, and are then applied again.
         // Other states up to it are owed.
         let cursor = standing.finished_cursor();
-        let has_returned = standing.commits.has_returned();
+        let done_through = standing.commits.done_through();
         let is_applied = |state: &State| {
-            has_returned && standing.commits.has_done(state.seq, cursor)
+            ((cursor + 1..=done_through).contains(&state.seq) && standing.commits.has_done(state.seq))
                 || marks.get(&state.seq).is_some_and(|mark| standing.applied.contains_state(*mark, &state.id))
         };
         let waiting = batch

@@ -195,7 +195,7 @@ fn backing(cursor: Seq) -> PluginServices {
         reports: Default::default(),
         notes: Arc::new(KvPaper::default()),
         version: "v1".into(),
-        positions: StartPositions { cursor, furthest: cursor, newest: cursor },
+        positions: StartPositions { cursor, furthest_cursor: cursor, furthest: cursor, newest: cursor },
     }
 }
 

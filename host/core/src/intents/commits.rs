@@ -139,9 +139,6 @@ pub struct DatabaseCommits {
     /// once the cursor has passed them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done_through: Option<Seq>,
-    /// The same position, also after the cursor has passed it: states up to it may still be owed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub returned_at: Option<Seq>,
 }
 
 /// The journal's note of the newest commits in granted databases.
@@ -199,8 +196,8 @@ pub struct DatabaseLoss {
     /// Whether states of some lost commits are not delivered again: see [`DatabaseCommits::beneath`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beneath: bool,
-    /// Positions after `after`, in order, that the plugin had not finished although its cursor had passed them:
-    /// dead letters and owed states.
+    /// Positions, in order, that the plugin had not finished although its cursor had passed them: dead letters
+    /// and owed states.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unfinished: Vec<(Seq, Seq)>,
     /// The floor of receipts in the server to which the address led before; `None` if it was not known.
@@ -338,14 +335,12 @@ impl CommitNotes {
             self.losses.iter().any(|(_, before)| before.database == database && before.has_taken_back(*seq))
         };
         let done_through = loss.after.filter(before);
-        let known = self.newest.as_ref().and_then(|note| note.commits_in(&database)?.returned_at);
-        let returned_at = done_through.or_else(|| Some(known?.min(loss.after?)));
         // Some of these states count as finished but may never have been delivered, such as those of an added
         // source.
         let loss = DatabaseLoss { beneath: loss.beneath || done_through.is_some(), ..loss.clone() };
         let earlier = self.newest.clone().unwrap_or_default().notes_besides(&database);
         let commits = newest.into_iter().collect();
-        let commits = DatabaseCommits { database, commits, beneath, done_through, returned_at };
+        let commits = DatabaseCommits { database, commits, beneath, done_through };
         let newest = CommitNote { current: loss.after.is_some().then_some(commits), earlier };
         let next = self.losses.last().map_or(1, |(number, _)| number + 1);
         let old = self.losses.len().saturating_sub(LOSSES - 1);

@@ -121,6 +121,10 @@ pub(super) struct Lane {
 }
 
 impl Lane {
+    pub fn is_held_before(&self, seq: Seq) -> bool {
+        self.held.first().is_some_and(|held| *held < seq)
+    }
+
     pub fn is_spent(&self) -> bool {
         self.queue.is_empty() && self.held.is_empty() && self.debt.rows == 0 && self.place == LanePlace::Idle
     }
@@ -172,6 +176,7 @@ impl Lane {
 
     /// The positions to read again, in order.
     pub fn unloaded_positions(&self, limit: usize) -> impl Iterator<Item = Seq> + '_ {
-        self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq).take(limit)
+        let unloaded = self.queue.iter().filter(|slot| slot.state.is_none()).map(|slot| slot.seq);
+        unloaded.take_while(|seq| !self.is_held_before(*seq)).take(limit)
     }
 }

@@ -230,7 +230,7 @@ impl Lanes {
         let Some(lane) = self.lanes.get_mut(&key) else { return };
         let head = lane.head();
         let starving = lane.loaded < lane.queue.len() && lane.loaded <= self.options.depth / 2;
-        if starving && lane.held.is_empty() {
+        if starving && lane.unloaded_positions(1).next().is_some() {
             self.hungry.insert(key);
         } else {
             self.hungry.remove(&key);

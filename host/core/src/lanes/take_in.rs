@@ -207,7 +207,7 @@ impl Lanes {
         let lane = self.lanes.entry(key).or_default();
         // A lane holds the first of its states, so that its head is always among them.
         let follows = lane.loaded == lane.queue.len() && lane.queue.len() < self.options.depth;
-        let state = (follows && lane.held.is_empty()).then_some(state);
+        let state = (follows && !lane.is_held_before(seq)).then_some(state);
         match state {
             Some(_) => self.shares.load(key.namespace, 1),
             None => self.shares.defer_positions(key.namespace, 1),

@@ -171,7 +171,7 @@ pub struct CallPause {
 #[derive(Debug, Default)]
 pub struct AppliedStates {
     pub seqs: HashSet<Seq>,
-    /// What the save of their ends must write.
+    /// The writes to `kv` that are saved with their ends.
     pub kv: KvWrites,
 }
 

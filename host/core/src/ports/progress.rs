@@ -68,6 +68,11 @@ impl PluginProgress {
         self.former_cursors.iter().map(FormerCursor::last_finished).fold(self.read_through(), Seq::max)
     }
 
+    /// The furthest cursor that there ever was. Positions above it may be finished.
+    pub fn furthest_cursor(&self) -> Seq {
+        self.former_cursors.iter().map(|former| former.cursor).fold(self.cursor, Seq::max)
+    }
+
     /// Whether new states of this source belong to the subscription.
     pub fn is_subscribed(&self, source: &str) -> bool {
         self.sources.iter().any(|start| &*start.source == source && start.until.is_none())

@@ -341,6 +341,7 @@ impl RunningPlugins {
             version: candidate.component.file_digest().to_owned(),
             positions: StartPositions {
                 cursor: progress.as_ref().map_or(0, |progress| cursor_before(progress, spec)),
+                furthest_cursor: progress.as_ref().map_or(0, PluginProgress::furthest_cursor),
                 furthest: progress.as_ref().map_or(0, PluginProgress::furthest_position),
                 newest: *self.journal.newest_position().borrow(),
             },

@@ -265,7 +265,7 @@ mod tests {
             reports: Default::default(),
             notes: Arc::new(journal),
             version: "v1".into(),
-            positions: StartPositions { cursor: 7, furthest: 7, newest: 7 },
+            positions: StartPositions { cursor: 7, furthest_cursor: 7, furthest: 7, newest: 7 },
         };
         capabilities.grant_plugin("p", &spec, backing).await.unwrap();
         let found = async || Ok((capabilities.plugins_lacking_commits() == ["p"]).then_some(()));

@@ -129,7 +129,7 @@ impl TrialPlugin {
             reports: Default::default(),
             notes: Arc::new(UnreadNotes),
             version: component.file_digest().to_owned(),
-            positions: StartPositions { cursor: 0, furthest: 0, newest: lent.newest },
+            positions: StartPositions { cursor: 0, furthest_cursor: 0, furthest: 0, newest: lent.newest },
         };
         let grants = capabilities.grant_plugin(name, spec, backing).await?;
         let recorder = Arc::new(EffectRecorder::new(grants, &spec.grants, keep));

@@ -35,10 +35,6 @@ impl Lane {
                 && matches!(head.origin, SlotOrigin::Owed | SlotOrigin::Letter(_))
         })
     }
-
-    fn is_held_before(&self, seq: Seq) -> bool {
-        self.held.first().is_some_and(|held| *held < seq)
-    }
 }
 
 impl Lanes {

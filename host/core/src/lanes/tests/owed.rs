@@ -294,6 +294,22 @@ fn at_the_bound_of_rows_a_lane_keeps_its_namespace_unread_and_no_other_one() {
 }
 
 #[test]
+fn what_comes_again_before_a_letter_that_holds_its_lane_is_handed_over() {
+    let progress = PluginProgress { cursor: 2, above: vec![(5, 5)], ..PluginProgress::default() };
+    let mut lanes = Lanes::new(options(OnDeadLetter::Hold), &progress);
+    lanes.add_parked(5);
+    lanes.hold_lane_at(5, state(5, 1).lane_key());
+    for seq in [3, 4] {
+        lanes.push(state(seq, 1), Duration::ZERO);
+    }
+    for seq in [3, 4] {
+        assert_eq!(take(&mut lanes, 0, 5), [seq]);
+        lanes.apply_verdict(seq, Verdict::Done, at(0));
+    }
+    assert_eq!((lanes.cursor(), lanes.lane_stats().waiting), (5, 0));
+}
+
+#[test]
 fn at_the_bound_of_rows_what_is_filtered_is_passed_and_a_past_waits_until_there_is_room() {
     let few = LaneOptions { rows: 1, ..options(OnDeadLetter::Hold) };
     let mut lanes = Lanes::new(few, &PluginProgress::default());
