@@ -396,7 +396,7 @@ async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
         // Once the cursor has moved on, the past of an added source is delivered.
         plugin = world.started_at(&capabilities, &sql_alone(), at(9001)).await;
         world.apply(&plugin, 9002).await.unwrap();
-        let positions = StartPositions { cursor: 10, furthest_cursor: 10, furthest: 9002, newest: 9600 };
+        let positions = StartPositions { cursor: 10, furthest_cursor: 9001, furthest: 9002, newest: 9600 };
         plugin = world.started_at(&capabilities, &sql_alone(), positions).await;
         assert_eq!(applied(&plugin, &[20, 9001]).await, [9001]);
     }

@@ -58,7 +58,7 @@ pub(super) fn of_status(status: &Status) -> Cause {
 
 /// How Ray begins the message of a job whose program has failed.
 const ENTRYPOINT_FAILED: &str = "Job entrypoint command failed with exit code ";
-/// What follows in such a message is written by the program.
+/// The words of such a message before those that the program has written.
 const PROGRAM_LOGS: &str = "last available logs";
 
 /// The end of a RayJob's program, which runs in the pod of a head that outlives it. Only the object tells its code. A
