@@ -313,7 +313,8 @@ impl CommitWatch {
         self.lock().done_through.unwrap_or_default()
     }
 
-    /// Whether the database has a state up to [`done_through`](Self::done_through).
+    /// The database has the rows of a state up to [`done_through`](Self::done_through), unless the state was
+    /// unfinished when the address led away.
     pub fn has_done(&self, seq: Seq) -> bool {
         let known = self.lock();
         known.done_through.is_some_and(|floor| seq <= floor && !was_unfinished(&known.losses, floor, seq))

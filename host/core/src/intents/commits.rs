@@ -282,8 +282,9 @@ impl DatabaseLoss {
     }
 }
 
-/// Whether a state was unfinished when the address led away from a server that it leads to again. That server
-/// is recognized by its floor. If no loss names it, any loss counts: a state may come twice, and none is lost.
+/// A server to which the address leads again lacks the states that were unfinished when the address led away.
+/// The server is recognized by its floor. If no loss names that floor, any loss counts: a state may come twice,
+/// and none is lost.
 pub fn was_unfinished(losses: &[DatabaseLoss], floor: Seq, seq: Seq) -> bool {
     let mut from_server = losses.iter().filter(|loss| loss.former_floor == Some(floor)).peekable();
     match from_server.peek() {

@@ -246,7 +246,7 @@ impl Lanes {
         namespaces.chain(pasts).min_by_key(|behind| behind.from)
     }
 
-    /// Whether a namespace is behind until some rows are finished, or its lane goes on.
+    /// A namespace that has no place for one more row waits until some are finished, or until the lane goes on.
     fn waits_for_rows(&self, namespace: u64) -> bool {
         self.debts.crowded.get(&namespace).is_some_and(|(key, seq)| self.is_crowded(*key, *seq))
     }

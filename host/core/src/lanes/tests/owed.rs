@@ -172,7 +172,7 @@ fn no_state_of_a_lane_that_has_rows_is_without_one() {
     assert_eq!((saved(&mut lanes).owed, lanes.cursor()), (vec![2, 3], 3));
 }
 
-/// Whether they were applied before the start is known by their receipts alone.
+/// Only receipts tell which states were applied before the start.
 #[test]
 fn a_state_that_was_applied_before_the_start_is_finished_also_where_a_letter_holds_its_lane() {
     let progress = PluginProgress { cursor: 9, ..PluginProgress::default() };

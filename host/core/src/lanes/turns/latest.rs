@@ -10,7 +10,7 @@ use crate::state::{Change, State};
 pub(in crate::lanes) struct LatestKey {
     /// A hash of the uid. An object that is made again under the same name is another object.
     object: u64,
-    /// Whether a newer state may replace this one. A state that tells of an end is never replaced.
+    /// A newer state may replace this one. A state that tells of an end is never replaced.
     gives_way: bool,
 }
 
