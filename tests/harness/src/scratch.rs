@@ -45,7 +45,41 @@ impl Drop for Scratch {
 pub async fn in_scratch(name: &str, test: impl AsyncFnOnce(&Scratch) -> Result<()>) {
     let scratch = Scratch::new(name).expect("a folder");
     if let Err(error) = test(&scratch).await {
-        // The cause comes first: what follows may hold whole logs, of which a reader sees the beginning.
-        panic!("{}\n{}\n{error:#}", error.root_cause(), repeat_command(seed()));
+        // The cause comes first, and what each program warned of: what follows may hold whole logs, of which a reader sees
+        // the beginning.
+        let (cause, warnings) = (error.root_cause(), last_warnings(scratch.path()));
+        panic!("{cause}\n{}\n{warnings}{error:#}", repeat_command(seed()));
+    }
+}
+
+/// The last warning in the log of each program that ran in the folder.
+fn last_warnings(folder: &Path) -> String {
+    let logs = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut logs: Vec<_> = logs.filter(|path| path.extension().is_some_and(|end| end == "err")).collect();
+    logs.sort();
+    let last_of = |path: &PathBuf| {
+        let text = String::from_utf8_lossy(&std::fs::read(path).ok()?).into_owned();
+        let is_warning =
+            |line: &&str| line.contains(" WARN ") || line.contains("ERROR ") || line.contains("panicked");
+        // Each says at its start that its timers are those of tests.
+        let line =
+            text.lines().rev().find(|line| is_warning(line) && !line.contains("KUBEWITNESS_TEST_TIMERS"))?;
+        Some(format!("{}: {line}\n", path.file_stem()?.to_string_lossy()))
+    };
+    logs.iter().filter_map(last_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_warning_of_each_program_is_found() {
+        let scratch = Scratch::new("warnings").expect("a folder");
+        let write = |name: &str, text: &str| std::fs::write(scratch.path().join(name), text).expect("a log");
+        write("one.err", "a WARN first\nb WARN last\nc INFO later\n");
+        write("quiet.err", "a WARN KUBEWITNESS_TEST_TIMERS: short\n");
+        write("one.out", "d WARN not a log\n");
+        assert_eq!(last_warnings(scratch.path()), "one: b WARN last\n");
     }
 }

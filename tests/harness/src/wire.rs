@@ -1,8 +1,8 @@
 //! Free ports, and a wire between a client and a server that can lose what the server sends.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,23 +13,50 @@ use tokio_util::task::AbortOnDropHandle;
 /// Below those that the system gives to clients. Any client of this machine may be given one of these
 /// before its server comes to it, or while that is stopped: the one that tries to reach it again and
 /// again sooner or later reaches itself.
-const FIRST_PORT: u32 = 10_000;
-const PORTS: u32 = 20_000;
+const FIRST_PORT: u16 = 10_000;
+const BLOCKS: u16 = 400;
+const PORTS_OF_A_BLOCK: u16 = 50;
 
-/// A port that nobody listens on now, and that nobody else in this process was told. Between this and
-/// its use another process may take it.
+/// Ports that this process alone gives away: who listens on the first owns the others. Without that, a program that found
+/// its port taken would end, and its test would talk to the program of another test.
+struct PortBlock {
+    next: u16,
+    end: u16,
+    _owner: StdListener,
+}
+
+impl PortBlock {
+    fn acquire() -> Result<Self> {
+        // Processes that were started one after the other begin far from each other.
+        let start = (std::process::id().wrapping_mul(0x9E37_79B1) >> 8) % u32::from(BLOCKS);
+        let start = u16::try_from(start)?;
+        for index in 0..BLOCKS {
+            let first = FIRST_PORT + (start + index) % BLOCKS * PORTS_OF_A_BLOCK;
+            if let Ok(owner) = StdListener::bind(("127.0.0.1", first)) {
+                return Ok(Self { next: first + 1, end: first + PORTS_OF_A_BLOCK, _owner: owner });
+            }
+        }
+        bail!("no port from {FIRST_PORT} on is free: end what listens there")
+    }
+
+    /// `None` where all were given away.
+    fn free_port(&mut self) -> Option<u16> {
+        let free = (self.next..self.end).find(|port| StdListener::bind(("127.0.0.1", *port)).is_ok());
+        self.next = free.map_or(self.end, |port| port + 1);
+        free
+    }
+}
+
+/// A port that nobody listens on now, and that nobody else was told.
 pub fn free_port() -> Result<u16> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Processes that were started one after the other begin far from each other.
-    let start = std::process::id().wrapping_mul(0x9E37_79B1) >> 8;
-    for _ in 0..PORTS {
-        let port = FIRST_PORT + start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS;
-        let port = u16::try_from(port)?;
-        if StdListener::bind(("127.0.0.1", port)).is_ok() {
+    static OWNED: Mutex<Vec<PortBlock>> = Mutex::new(Vec::new());
+    let mut blocks = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(port) = blocks.last_mut().and_then(PortBlock::free_port) {
             return Ok(port);
         }
+        blocks.push(PortBlock::acquire()?);
     }
-    bail!("no port from {FIRST_PORT} to {} is free: end what listens there", FIRST_PORT + PORTS - 1)
 }
 
 #[derive(Default)]
@@ -43,7 +70,7 @@ struct SharedWire {
 pub struct TestWire {
     address: SocketAddr,
     shared: Arc<SharedWire>,
-    cut: std::sync::Mutex<CancellationToken>,
+    cut: Mutex<CancellationToken>,
     task: AbortOnDropHandle<()>,
 }
 
@@ -61,7 +88,7 @@ impl TestWire {
                 }
             }
         });
-        let cut = std::sync::Mutex::new(CancellationToken::new());
+        let cut = Mutex::new(CancellationToken::new());
         let wire = Arc::new(Self { address, shared, cut, task: AbortOnDropHandle::new(task) });
         tokio::spawn(serve(Arc::downgrade(&wire), server, clients));
         Ok(wire)
@@ -134,5 +161,25 @@ async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &SharedWire) {
     tokio::select! {
         _ = up => {}
         _ = down => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_processes_own_a_port() {
+        let (mut one, two) = (PortBlock::acquire().expect("a block"), PortBlock::acquire().expect("another"));
+        assert!(one.end <= two.next || two.end <= one.next);
+        let ports: Vec<_> = std::iter::from_fn(|| one.free_port()).collect();
+        assert!(ports.len() < usize::from(PORTS_OF_A_BLOCK) && ports.is_sorted_by(|a, b| a < b), "{ports:?}");
+    }
+
+    #[test]
+    fn when_a_block_is_empty_the_next_port_is_of_another() {
+        let ports: std::collections::BTreeSet<_> =
+            (0..2 * PORTS_OF_A_BLOCK).map(|_| free_port().expect("a port")).collect();
+        assert_eq!(ports.len(), usize::from(2 * PORTS_OF_A_BLOCK));
     }
 }

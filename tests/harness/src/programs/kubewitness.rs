@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use kubewitness_core::views::{PluginView, SourceView, StatusView};
 use serde_json::Value;
 use tokio::process::Command;
 
 use super::compiled;
 use super::process::bound_command;
-use crate::{
-    ChildProcess, ProcessEnd, free_port, http, in_time, kubewitness_binary, plugins_folder, until, until_ok,
-};
+use crate::{ChildProcess, ProcessEnd, free_port, http, in_time, kubewitness_binary, plugins_folder, until};
 
 /// A debug build may have to compile its plugins when it starts; on a busy machine that takes a while.
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -158,14 +156,22 @@ impl Kubewitness {
         what: &str,
         holds: impl Fn(&StatusView) -> bool,
     ) -> Result<StatusView> {
-        let status = until_ok(within, what, async || {
-            let status = self.status().await?;
-            if !holds(&status) {
-                bail!("the status is {}", serde_json::to_string(&status)?);
+        let mut last = None;
+        let status = until(within, what, async || {
+            if let Some(ended) = self.process.ended()? {
+                bail!("it ended with {ended:?}");
             }
-            Ok(status)
+            match self.status().await {
+                Ok(status) if holds(&status) => return Ok(Some(status)),
+                Ok(status) => last = Some(anyhow!("the status is {}", serde_json::to_string(&status)?)),
+                Err(error) => last = Some(error),
+            }
+            Ok(None)
         });
-        let status = status.await;
+        let status = status.await.map_err(|late| match last {
+            Some(last) => last.context(late),
+            None => late,
+        });
         // Early, for tests that run beside this one.
         self.keep_compiled();
         status.with_context(|| self.process.say())

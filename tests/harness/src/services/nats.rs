@@ -26,7 +26,6 @@ pub struct MessageServer {
 /// How a server finds the others of its cluster.
 #[derive(Clone)]
 struct ClusterRoutes {
-    name: String,
     own: String,
     all: String,
 }
@@ -80,14 +79,17 @@ impl MessageServer {
             let data = self.folder.join("data").to_string_lossy().into_owned();
             command.extend(["-js".to_owned(), "-sd".to_owned(), data]);
         }
-        if let Some(ClusterRoutes { name, own, all }) = &self.routes {
-            let words = ["--name", name, "--cluster_name", USER, "--cluster", own, "--routes", all];
+        // The greeting tells it: another server that took the port first must not be taken for this one.
+        let name = self.server_name();
+        command.extend(["--name".to_owned(), name.clone()]);
+        if let Some(ClusterRoutes { own, all }) = &self.routes {
+            let words = ["--cluster_name", USER, "--cluster", own, "--routes", all];
             command.extend(words.map(str::to_owned));
         }
         let guard =
             self.guard.insert(ServiceGuard::start(&command, &self.folder, &self.folder.join("server.log"))?);
         let (pid, deadline) = (guard.pid, Instant::now() + WITHIN);
-        while let Err(error) = greeting(self.address()) {
+        while let Err(error) = greeting(self.address(), &name) {
             if !guard::is_alive(pid) || Instant::now() > deadline {
                 self.kill()?;
                 return Err(error.context(format!("it does not answer; it said:\n{}", self.log())));
@@ -95,6 +97,11 @@ impl MessageServer {
             std::thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// The name of its folder, which no other server has.
+    fn server_name(&self) -> String {
+        self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     pub fn log(&self) -> String {
@@ -157,14 +164,10 @@ impl MessageCluster {
             .map(|_| Ok(format!("nats://127.0.0.1:{}", free_port()?)))
             .collect::<Result<_>>()?;
         let mut servers = Vec::new();
-        for (index, own) in routes.iter().enumerate() {
+        for own in &routes {
             let mut server = MessageServer::new()?;
             server.port = free_port()?;
-            server.routes = Some(ClusterRoutes {
-                name: format!("server-{index}"),
-                own: own.clone(),
-                all: routes.join(","),
-            });
+            server.routes = Some(ClusterRoutes { own: own.clone(), all: routes.join(",") });
             server.start_again()?;
             servers.push(server);
         }
@@ -192,12 +195,12 @@ fn copy(from: &std::path::Path, to: &std::path::Path) -> Result<()> {
 }
 
 /// Every server says who it is to whoever connects.
-fn greeting(address: SocketAddr) -> Result<()> {
+fn greeting(address: SocketAddr, name: &str) -> Result<()> {
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).context("connecting")?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    if !line.starts_with("INFO ") {
+    if !line.starts_with("INFO ") || !line.contains(&format!("\"server_name\":\"{name}\"")) {
         bail!("it said `{line}`");
     }
     Ok(())

@@ -6,7 +6,7 @@ use super::job::{JobEnd, TestJob};
 use super::waits::{self, RecordedWait};
 
 /// How many lines of each failed test, and of each failed job, are repeated at the end.
-const LINES_OF_A_TEST: usize = 15;
+const LINES_OF_A_TEST: usize = 25;
 const LINES_OF_A_JOB: usize = 60;
 const LONGEST_LINE: usize = 500;
 
