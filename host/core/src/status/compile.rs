@@ -2,8 +2,8 @@
 
 use super::PHASES;
 use super::path::{MemberSlots, RulePath, text_of};
-use super::rule::{RuleCase, RuleCheck, RuleNumber, RuleTest, RuleText, StatusRule};
-use super::spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
+use super::rule::{RuleCase, RuleCheck, RuleLimit, RuleNumber, RuleTest, RuleText, StatusRule};
+use super::spec::{CaseSpec, LimitSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 use crate::model::fault::ManifestFault;
 
 pub(super) fn compile_rule(spec: &RuleSpec) -> Result<StatusRule, Vec<ManifestFault>> {
@@ -89,10 +89,25 @@ impl RuleCompiler {
                 sum: self.compile_paths(&format!("{at}.sum"), &spec.sum),
                 max: self.compile_paths(&format!("{at}.max"), &spec.max),
                 count: self.compile_paths(&format!("{at}.count"), &spec.count),
+                less: self.compile_paths(&format!("{at}.less"), &spec.less),
                 plus: spec.plus,
+                most: self.compile_limits(&format!("{at}.most"), &spec.most),
             });
         }
         numbers
+    }
+
+    fn compile_limits(&mut self, field: &str, specs: &[LimitSpec]) -> Vec<RuleLimit> {
+        let mut limits = Vec::new();
+        for (index, spec) in specs.iter().enumerate() {
+            let at = format!("{field}[{index}]");
+            limits.push(RuleLimit {
+                when: self.compile_tests(&at, &spec.when),
+                sum: self.compile_paths(&format!("{at}.sum"), &spec.sum),
+                plus: spec.plus,
+            });
+        }
+        limits
     }
 
     fn compile_texts(&mut self, field: &str, specs: &[String]) -> Vec<RuleText> {

@@ -19,7 +19,7 @@ mod tests;
 use std::sync::{Arc, LazyLock};
 
 pub use explain::{RuleExplanation, TestedCase};
-pub use spec::{CaseSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
+pub use spec::{CaseSpec, LimitSpec, NumberSpec, OneOrMany, RuleSpec, TestSpec};
 
 use crate::model::fault::ManifestFault;
 pub use crate::model::phases::{PHASES, phase};

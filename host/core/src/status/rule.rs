@@ -39,6 +39,16 @@ pub(super) struct RuleNumber {
     pub sum: Vec<RulePath>,
     pub max: Vec<RulePath>,
     pub count: Vec<RulePath>,
+    pub less: Vec<RulePath>,
+    pub plus: u32,
+    pub most: Vec<RuleLimit>,
+}
+
+/// The greatest value of a number.
+#[derive(Clone, Debug)]
+pub(super) struct RuleLimit {
+    pub when: Vec<RuleTest>,
+    pub sum: Vec<RulePath>,
     pub plus: u32,
 }
 
@@ -93,14 +103,8 @@ impl StatusRule {
 
 impl RuleNumber {
     /// All sums saturate, because the numbers come from outside.
-    fn evaluate_sum(&self, cut: &MemberCut<'_>) -> u32 {
-        let mut value = self.plus;
-        for path in &self.sum {
-            path.any_value(cut, |found| {
-                value = value.saturating_add(as_natural(found));
-                false
-            });
-        }
+    fn evaluate(&self, cut: &MemberCut<'_>) -> u32 {
+        let mut value = sum_values(&self.sum, cut);
         for path in &self.count {
             path.any_value(cut, |_| {
                 value = value.saturating_add(1);
@@ -114,8 +118,33 @@ impl RuleNumber {
                 false
             });
         }
-        value.saturating_add(greatest)
+        value = value.saturating_add(greatest);
+        if !self.less.is_empty() && value > 0 {
+            value = value.saturating_sub(sum_values(&self.less, cut));
+        }
+        value = value.saturating_add(self.plus);
+        value.min(self.limit_above(value, cut))
     }
+
+    /// The limit, if `value` may exceed it. A limit is at least its constant, so most objects need no look at its paths.
+    fn limit_above(&self, value: u32, cut: &MemberCut<'_>) -> u32 {
+        if self.most.iter().all(|limit| value <= limit.plus) {
+            return u32::MAX;
+        }
+        let limit = self.most.iter().find(|limit| all_hold(&limit.when, cut));
+        limit.map_or(u32::MAX, |limit| sum_values(&limit.sum, cut).saturating_add(limit.plus))
+    }
+}
+
+fn sum_values(paths: &[RulePath], cut: &MemberCut<'_>) -> u32 {
+    let mut value: u32 = 0;
+    for path in paths {
+        path.any_value(cut, |found| {
+            value = value.saturating_add(as_natural(found));
+            false
+        });
+    }
+    value
 }
 
 impl RuleTest {
@@ -146,7 +175,7 @@ fn as_natural(value: &StatusNode<'_>) -> u32 {
 }
 
 fn first_number(numbers: &[RuleNumber], cut: &MemberCut<'_>) -> u32 {
-    numbers.iter().find(|number| all_hold(&number.when, cut)).map_or(0, |number| number.evaluate_sum(cut))
+    numbers.iter().find(|number| all_hold(&number.when, cut)).map_or(0, |number| number.evaluate(cut))
 }
 
 /// The first text that is not empty, and its index.

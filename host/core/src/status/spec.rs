@@ -61,7 +61,8 @@ pub struct CaseSpec {
     pub message: Vec<String>,
 }
 
-/// A number: the sum of `sum`, the greatest of `max`, the count of `count`, and `plus`, added up.
+/// A number: the sum of `sum`, the greatest of `max`, and the count of `count`, added up; then `less` is subtracted,
+/// and `plus` is added. It is at most `most`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -78,6 +79,28 @@ pub struct NumberSpec {
     /// Paths whose values are counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub count: Vec<String>,
+    /// Paths whose values are subtracted, down to 0.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub less: Vec<String>,
+    /// A constant that is added at the end, so that the number is never below it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub plus: u32,
+    /// The greatest value that the number may have: the first of these limits whose `when` holds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub most: Vec<LimitSpec>,
+}
+
+/// A limit of a number: the sum of `sum`, and `plus`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LimitSpec {
+    /// The tests that must hold for this limit to be taken.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub when: Vec<TestSpec>,
+    /// Paths whose values are added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sum: Vec<String>,
     /// A constant that is added.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub plus: u32,

@@ -131,3 +131,32 @@ fn an_explanation_tells_what_held_and_what_kept_the_others_from_deciding() {
     assert_eq!(line(&explanation.before[2]), "cases[2].when[0] | metadata.deletionTimestamp is there | ");
     assert!(rules.explain_status("batch", "Job", b"[1").is_none());
 }
+
+#[test]
+fn a_number_is_made_less_and_has_a_limit() {
+    let spec = rule(json!({"group": "g", "kind": "K",
+        "attempt": [{"sum": ["status.failed"], "less": ["spec.workers"], "plus": 1, "most": [
+            {"when": [{"at": "spec.perIndex", "exists": true}], "sum": ["spec.perIndex"], "plus": 1},
+            {"when": [{"at": "spec.limit", "exists": true}], "sum": ["spec.limit"], "plus": 1},
+        ]}],
+        "cases": [{"when": [], "phase": "Running"}]}));
+    let rules = StatusRules::with_rules(&[spec]).unwrap();
+    let attempt = |object: Value| rules.status_of("g", "K", object.to_string().as_bytes()).attempt;
+    for (failed, workers, spec, expected) in [
+        (0, 4, json!({}), 1),
+        (3, 4, json!({}), 1),
+        (6, 4, json!({}), 3),
+        (6, 4, json!({"limit": 1}), 2),
+        (6, 4, json!({"limit": 0}), 1),
+        (6, 4, json!({"limit": 9}), 3),
+        (6, 4, json!({"limit": 9, "perIndex": 0}), 1),
+        (u64::MAX, 0, json!({"limit": u64::MAX}), u32::MAX),
+    ] {
+        let mut object = json!({"spec": spec, "status": {"failed": failed}});
+        object["spec"]["workers"] = workers.into();
+        assert_eq!(attempt(object.clone()), expected, "{object}");
+    }
+    let wrong = rule(json!({"group": "g", "kind": "K", "attempt": [{"most": [{"sum": ["x"]}]}],
+        "cases": [{"when": [], "phase": "Running"}]}));
+    assert!(faults(&[wrong])[0].starts_with("[0].attempt[0].most[0].sum[0]: "));
+}
