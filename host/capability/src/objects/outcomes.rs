@@ -15,7 +15,9 @@ use kubewitness_core::ports::{
     OutcomeFinding, OutcomePage, OutcomePlace, OutcomeStory,
 };
 use kubewitness_core::redact::SecretDigests;
-use kubewitness_core::views::{Cause, CauseKind, DocumentsBySeq, EventView, ExplainedStates, WhyView};
+use kubewitness_core::views::{
+    Cause, CauseKind, DocumentsBySeq, EventView, ExplainedStates, PodCoverage, WhyView,
+};
 use kubewitness_core::{Seq, State, Status};
 
 use super::documents;
@@ -119,8 +121,14 @@ impl GrantedOutcomes {
         };
         let (states, related) = (self.show_states(states).await?, self.show_states(related).await?);
         let events = self.event_views(events).await?;
-        let story =
-            ExplainedStates { states: &states, related: &related, events: &events, preemptors: &[], is_cut };
+        let story = ExplainedStates {
+            states: &states,
+            related: &related,
+            events: &events,
+            preemptors: &[],
+            pods: PodCoverage::Whole,
+            is_cut,
+        };
         let mut read = DocumentsBySeq::new();
         for wanted in story.documents_wanted() {
             read.extend(self.document_if_kept(wanted).await?.map(|document| (wanted, document.into())));

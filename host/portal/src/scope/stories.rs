@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubewitness_core::cursor::StoryCursor;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::{RawState, RawStory};
-use kubewitness_core::views::{TimelineQuery, TimelineView};
+use kubewitness_core::views::{PodCoverage, TimelineQuery, TimelineView};
 use kubewitness_core::{ObjectRef, Seq, State};
 
 use super::lists::MOST_READ;
@@ -21,6 +21,10 @@ struct VisibleOwned {
     next: StoryCursor,
     /// It is not empty, and nothing of it is hidden.
     is_all: bool,
+}
+
+fn is_pod(object: &ObjectRef) -> bool {
+    object.kind == "Pod" && object.group.is_empty()
 }
 
 /// Whether the end of the story is explained. Older parts lack it, several objects have several ends, and an
@@ -59,7 +63,8 @@ impl ViewerVisibility {
         if !is_explained(query, &story) {
             return Ok((story, turn));
         }
-        let story = TimelineView { preemptors: self.visible_preemptors(&story).await?, ..story };
+        let (preemptors, pods) = (self.visible_preemptors(&story).await?, self.pod_coverage(&story).await?);
+        let story = TimelineView { preemptors, pods, ..story };
         let why = Some(self.views.explain_timeline(&story).await?);
         Ok((TimelineView { why, ..story }, turn))
     }
@@ -74,6 +79,13 @@ impl ViewerVisibility {
             seen.extend(newest.iter().map(|state| state.object().clone()));
         }
         Ok(seen)
+    }
+
+    /// Whether pods are in the story follows from rights alone, so that the answer does not tell whether any exist.
+    async fn pod_coverage(&self, story: &TimelineView) -> Result<PodCoverage, Problem> {
+        let Some(first) = story.states.first() else { return Ok(PodCoverage::Whole) };
+        let is_seen = is_pod(&first.object) || self.sees_causes_in(&first.object.namespace).await?;
+        Ok(if is_seen { PodCoverage::Whole } else { PodCoverage::Hidden })
     }
 
     /// Reads states again that were shown a moment ago, in the form in which they were shown.

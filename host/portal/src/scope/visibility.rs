@@ -376,7 +376,7 @@ impl ViewerVisibility {
         Ok(SourceVisibility::Namespaces(names))
     }
 
-    async fn sees_causes_in(&self, namespace: &str) -> Result<bool, Problem> {
+    pub(super) async fn sees_causes_in(&self, namespace: &str) -> Result<bool, Problem> {
         Ok(self.is_whole()
             || self.right_in(AccessVerb::Get, "", "Pod", namespace).await? != AccessRight::Nowhere)
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use kubewitness_core::events;
 use kubewitness_core::ports::{DocumentReader, JournalError, OutcomeStory};
 use kubewitness_core::views::{
-    CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, TimelineQuery, WhyView,
+    CauseKind, DocumentsBySeq, EventView, ExplainedStates, Outcome, PodCoverage, TimelineQuery, WhyView,
 };
 use kubewitness_core::{Seq, State};
 use kubewitness_journal::{Journal, OpenOutcome, PhaseIndex};
@@ -99,8 +99,14 @@ pub(super) async fn story_of(journal: &Journal, uid: &str) -> Result<OutcomeStor
 async fn cause_of(journal: &Journal, uid: &str, now_ms: u64) -> Result<Option<CauseKind>, JournalError> {
     let OutcomeStory { states, related, events, is_cut } = story_of(journal, uid).await?;
     let events = events_of(journal, &events).await?;
-    let story =
-        ExplainedStates { states: &states, related: &related, events: &events, preemptors: &[], is_cut };
+    let story = ExplainedStates {
+        states: &states,
+        related: &related,
+        events: &events,
+        preemptors: &[],
+        pods: PodCoverage::Whole,
+        is_cut,
+    };
     let mut documents = DocumentsBySeq::new();
     for seq in story.documents_wanted() {
         documents.extend(document_if_kept(journal, seq).await?.map(|document| (seq, document.into())));

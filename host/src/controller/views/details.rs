@@ -1,4 +1,5 @@
-//! Details of the objects of a page, from their states: times, restarts, and the progress of each plugin.
+//! Details of the objects of a page, from their states: times, restarts, and the progress of each plugin. Of one object:
+//! why its pods may be missing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,8 +12,12 @@ use kubewitness_core::events;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::PluginProgress;
 use kubewitness_core::search::DocumentFacts;
-use kubewitness_core::story::PhaseTimes;
-use kubewitness_core::views::{DeliveryMap, DeliveryStage, DetailsView, EventView, ObjectView, ViewError};
+use kubewitness_core::story::outcomes::is_bad_phase;
+use kubewitness_core::story::{PhaseTimes, last_work_status};
+use kubewitness_core::views::{
+    DeliveryMap, DeliveryStage, DetailsView, EventView, GapQuery, ObjectView, PodCoverage, TimelineView,
+    ViewError,
+};
 use kubewitness_core::{Change, Seq, State};
 
 use super::events::AboutSecrets;
@@ -28,7 +33,33 @@ pub(super) const READ_AHEAD: usize = 3;
 /// How many rows of a page have their documents in memory at the same time.
 pub(super) const WINDOW: usize = 64;
 
+/// Gaps that are compared with the time of one object, newest first.
+const GAPS_READ: usize = 256;
+
 impl HostViews {
+    /// Why pods may be missing in the story of an object that has failed.
+    pub(super) async fn pod_coverage(&self, timeline: &TimelineView) -> Result<PodCoverage, ViewError> {
+        let has_failed = timeline.states.last().is_some_and(|last| has_bad_end(last));
+        if timeline.pods != PodCoverage::Whole || !has_failed {
+            return Ok(timeline.pods);
+        }
+        let story = timeline.explained_states();
+        let sources = self.shared.sources_with_specs();
+        let namespace = story.states.first().map(|first| first.object.namespace.clone());
+        let watches_pods = sources.iter().map(|(spec, _)| spec).find(|spec| {
+            let is_within = spec.namespace.is_none() || spec.namespace == namespace;
+            spec.api_group().is_empty() && spec.kind == "Pod" && is_within
+        });
+        let Some(source) = watches_pods else {
+            return Ok(if story.has_pods() { PodCoverage::Whole } else { PodCoverage::Unwatched });
+        };
+        let query =
+            GapQuery { source: Some(source.name.clone()), limit: Some(GAPS_READ), ..GapQuery::default() };
+        let gaps = self.journal.gaps_of(&query).await.map_err(unavailable)?;
+        let is_missing = gaps.iter().any(|(_, gap)| gap.object.is_none() && story.is_in_its_time(gap));
+        Ok(if is_missing { PodCoverage::Gap } else { PodCoverage::Whole })
+    }
+
     /// Running times are counted up to the requested moment, or up to now.
     pub(super) async fn add_details(
         &self,
@@ -162,6 +193,10 @@ impl HostViews {
 
 /// The newest state of an Event that has a document: the document of its end may be empty. `None` for any
 /// other object.
+fn has_bad_end(last: &State) -> bool {
+    is_bad_phase(&last_work_status(last).phase)
+}
+
 fn newest_event(states: &[Arc<State>]) -> Option<&Arc<State>> {
     let last = states.iter().rfind(|state| state.change == Change::Present);
     last.filter(|state| is_event(&state.object.group, &state.object.kind))

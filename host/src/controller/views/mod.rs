@@ -27,10 +27,10 @@ use kubewitness_core::ports::{
     Backlog, DeadLetter, DocumentReader, JournalError, RawState, RawStory, SelectError, WatchedResource,
 };
 use kubewitness_core::views::{
-    DeadLetterView, DeliveryMap, DocumentsBySeq, DropView, EpochView, GapQuery, HeldView, JournalView,
-    LetterChoice, LetterQuery, LetterRecordView, MuteView, MutedView, ObjectCounts, ObjectPage, ObjectQuery,
-    PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest, ReplayView,
-    SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
+    DeadLetterView, DeliveryMap, DocumentsBySeq, DropView, EpochView, ExplainedStates, GapQuery, HeldView,
+    JournalView, LetterChoice, LetterQuery, LetterRecordView, MuteView, MutedView, ObjectCounts, ObjectPage,
+    ObjectQuery, PauseRequest, PauseView, PluginView, PoisonQuery, PoisonView, RecordQuery, ReplayRequest,
+    ReplayView, SourceView, StatusView, StreamView, TimelineQuery, TimelineView, ViewError, Views, WhyView,
 };
 use kubewitness_core::{Gap, Seq, State, calendar};
 use kubewitness_dispatch::{DispatchError, DispatchHandle, LetterSelection, PauseChange};
@@ -267,7 +267,8 @@ impl Views for HostViews {
     }
 
     async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        let story = timeline.explained_states();
+        let pods = self.pod_coverage(timeline).await?;
+        let story = ExplainedStates { pods, ..timeline.explained_states() };
         let mut documents = DocumentsBySeq::new();
         for seq in story.documents_wanted() {
             match self.document_at(seq).await {

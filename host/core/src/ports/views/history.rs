@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EventView, ExplainedStates, ReportView, WhyView};
+use super::{EventView, ExplainedStates, PodCoverage, ReportView, WhyView};
 use crate::cursor::StoryCursor;
 use crate::state::{ObjectRef, State};
 
@@ -132,6 +132,9 @@ pub struct TimelineView {
     /// The objects for which this one made room, as far as the viewer may see them. `why` names them.
     #[serde(skip)]
     pub preemptors: Vec<ObjectRef>,
+    /// How far pods are among the related states.
+    #[serde(skip)]
+    pub pods: PodCoverage,
     /// Older states exist: the number is limited by `limit`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
@@ -152,6 +155,7 @@ impl TimelineView {
             related: &self.related,
             events: &self.events,
             preemptors: &self.preemptors,
+            pods: self.pods,
             is_cut: self.cut,
         }
     }

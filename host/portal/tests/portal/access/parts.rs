@@ -184,3 +184,19 @@ async fn a_preemptor_is_named_to_those_who_may_see_it_and_to_nobody_else() {
     let own = said("red", "red").await;
     assert!(own.contains("was preempted for job red-train due to"), "{own}");
 }
+
+#[tokio::test]
+async fn an_explanation_says_that_pods_are_hidden_from_those_who_may_not_see_them_and_from_nobody_else() {
+    let doubt = async |refused: &[&str], person: &str| {
+        let server = TenantServer::default();
+        server.refused.lock().unwrap().extend(refused.iter().map(|resource| (*resource).to_owned()));
+        let portal = GuardedPortal::of(TenantPortal::default(), server, |options| options);
+        portal.views.push_failure("red");
+        let answer = portal.as_token(person, "/api/v1/timeline?uid=uid-red").await;
+        answer.json()["why"]["doubt"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(doubt(&["pods"], "red").await, "pods that you may not see may explain it");
+    for person in ["red", "boss"] {
+        assert_eq!(doubt(&[], person).await, "no recorded pod failure explains it", "{person}");
+    }
+}

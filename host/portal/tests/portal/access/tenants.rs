@@ -158,6 +158,16 @@ impl TenantPortal {
         seq
     }
 
+    /// The tenant's job gives up, and no pod of it has failed.
+    pub fn push_failure(&self, tenant: &str) {
+        let mut states = self.states.lock().unwrap();
+        let seq = states.last().unwrap().seq + 1;
+        let status = fake::status("Failed", "BackoffLimitExceeded", "");
+        states.push(Arc::new(fake::state(seq, &job(tenant), Change::Present, seq, status)));
+        drop(states);
+        self.newest.send_replace(seq);
+    }
+
     /// An Event of this tenant whose owner, according to the controller, is the job of another one.
     pub fn push_event(&self, tenant: &str, owner: &str) -> Seq {
         self.push_owned("Event", tenant, owner)

@@ -7,7 +7,6 @@ use super::documents::{OwnerDocument, PodDocument};
 use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_pod, last_work_status, pod_end, waits};
 use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
-use crate::status::story::events::EventView;
 
 /// How long a program may wait for a lost peer before it ends. Collective operations wait for ten minutes by default.
 const LONGEST_GIVING_UP_MS: u64 = 15 * 60 * 1000;
@@ -90,22 +89,22 @@ impl<'a> PodFailures<'a> {
 
     /// The end of each of these pods, in the order in which they failed. Documents have whole seconds, so
     /// within a second the order of the states decides.
-    pub fn ends_in_order(self, documents: &DocumentsBySeq, events: &[EventView]) -> Vec<PodFailure> {
+    pub fn ends_in_order(self, story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Vec<PodFailure> {
         let mut ends: Vec<_> =
-            self.0.into_iter().map(|failure| failure.explain_end(documents, events)).collect();
+            self.0.into_iter().map(|failure| failure.explain_end(story, documents)).collect();
         ends.sort_by_key(|failure| (failure.cause.at_ms / 1000, failure.cause.seq));
         ends
     }
 }
 
 impl FailureStates<'_> {
-    fn explain_end(self, documents: &DocumentsBySeq, events: &[EventView]) -> PodFailure {
+    fn explain_end(self, story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> PodFailure {
         let pods = [self.first, self.last]
             .map(|state| documents.get(&state.seq).and_then(|document| PodDocument::read(document)));
         let requested = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms);
         let requested_ms = requested.chain(self.deleting_ms).min();
         let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
-            cause: pod_end::end_cause(state, pod, requested_ms, events),
+            cause: pod_end::end_cause(state, pod, requested_ms, story),
             first_seq: self.first.seq,
             completion_index: pod.and_then(PodDocument::completion_index),
             index_failures: pod.and_then(PodDocument::index_failures),

@@ -9,11 +9,13 @@
 //! container it was, and are read for a bounded number of states. A cause that rests on states alone says less, and one
 //! that a gap leaves open says so.
 
+mod coverage;
 mod documents;
 mod first_failure;
 mod pod_end;
 mod queue;
 mod sentence;
+mod wait_times;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,8 +23,10 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::coverage::PodCoverage;
 use self::documents::OwnerDocument;
 use self::first_failure::{IndexAttempts, PodFailures};
+pub use self::pod_end::{signal_name, signal_number};
 use super::events::EventView;
 use super::last_work_status;
 use crate::state::{Change, ObjectRef, Seq, State, Status};
@@ -129,6 +133,17 @@ pub enum ContainerRole {
     Sidecar,
 }
 
+impl ContainerRole {
+    /// The role in words for people.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Init => "init container",
+            Self::Main => "container",
+            Self::Sidecar => "sidecar",
+        }
+    }
+}
+
 /// The container that a cause is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -159,7 +174,7 @@ pub struct Cause {
     /// A sentence for people, as the cluster wrote it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The object that it made room for, or the resource that its node lacked.
+    /// The object that it made room for, the resource that its node lacked, or the quota that has no room.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
     /// Milliseconds since 1970.
@@ -195,6 +210,7 @@ pub struct ExplainedStates<'a> {
     pub events: &'a [EventView],
     /// The objects for which this one made room, as far as they are known.
     pub preemptors: &'a [ObjectRef],
+    pub pods: PodCoverage,
     /// Older states exist that are not here.
     pub is_cut: bool,
 }
@@ -222,7 +238,7 @@ impl<'a> ExplainedStates<'a> {
         let owner = own.map(|document| OwnerDocument::read(document)).unwrap_or_default();
         let status = last_work_status(last);
         let outcome = outcome_of(self, &status, last);
-        let failures = PodFailures::of(self).ends_in_order(documents, self.events);
+        let failures = PodFailures::of(self).ends_in_order(self, documents);
         let attempts = IndexAttempts::of(&failures);
         let (cause, also) = match outcome {
             Outcome::Succeeded => (None, Vec::new()),
@@ -294,30 +310,6 @@ impl<'a> ExplainedStates<'a> {
         let is_unseen = last.change == Change::Gone && self.states.iter().any(is_missing);
         let kind = if is_unseen { CauseKind::Unknown } else { CauseKind::Deleted };
         Cause { kind, at_ms: last.observed_ms, seq: last.seq, ..Cause::default() }
-    }
-
-    /// The reason why the cause may be another one, in words.
-    fn doubt_text(&self, outcome: Outcome, cause: Option<&Cause>) -> String {
-        if outcome == Outcome::Deleted && cause.is_some_and(|cause| cause.kind == CauseKind::Unknown) {
-            return "its last versions are missing".to_owned();
-        }
-        if outcome != Outcome::Failed {
-            return String::new();
-        }
-        let Some(cause) = cause.filter(|cause| cause.kind != CauseKind::Unknown) else {
-            return "no recorded pod failure explains it".to_owned();
-        };
-        let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq < cause.seq;
-        match cause.object.is_some() {
-            true if self.related.iter().any(is_missing) => {
-                "versions of its pods are missing before that, so another one may have failed first"
-                    .to_owned()
-            }
-            true if self.is_cut => {
-                "older states were not read, so another pod may have failed first".to_owned()
-            }
-            _ => String::new(),
-        }
     }
 }
 

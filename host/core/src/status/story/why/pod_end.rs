@@ -1,11 +1,10 @@
 //! Decides how one pod ended: by a disruption, by a deletion, or by the container that failed first.
 
 use super::documents::{ContainerStatus, PodDocument, TerminatedContainer};
-use super::{Cause, CauseKind, ContainerRole, FailedContainer, is_pod, last_work_status};
+use super::{Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, is_pod, last_work_status};
 use crate::calendar;
-use crate::state::{Change, State, Status};
+use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
-use crate::status::story::events::EventView;
 
 /// Exit codes above this one stand for a signal.
 const SIGNALS_FROM: i32 = 128;
@@ -19,11 +18,11 @@ pub(super) fn end_cause(
     state: &State,
     pod: Option<&PodDocument>,
     requested_ms: Option<u64>,
-    events: &[EventView],
+    story: &ExplainedStates<'_>,
 ) -> Cause {
     let status = last_work_status(state);
     let cause = match pod {
-        Some(pod) => of_document(state, &status, pod, requested_ms, events),
+        Some(pod) => of_document(state, &status, pod, requested_ms, story),
         None if state.change == Change::Gone && !status.terminal => deleted_cause(),
         None => of_status(&status),
     };
@@ -85,10 +84,10 @@ fn of_document(
     status: &Status,
     pod: &PodDocument,
     requested_ms: Option<u64>,
-    events: &[EventView],
+    story: &ExplainedStates<'_>,
 ) -> Cause {
     let node = pod.spec.node_name.clone();
-    if let Some(cause) = disruption_cause(state, pod, events) {
+    if let Some(cause) = disruption_cause(state, pod, story) {
         return Cause { node, ..cause };
     }
     let failed = first_failed(pod, state.observed_ms);
@@ -109,7 +108,7 @@ fn of_document(
 
 /// The disruption that ended the pod: the cluster announced that it removes the pod, or the kubelet refused
 /// it. The ends of its containers follow from that.
-fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> Option<Cause> {
+fn disruption_cause(state: &State, pod: &PodDocument, story: &ExplainedStates<'_>) -> Option<Cause> {
     let target = pod.find_condition("DisruptionTarget").filter(|condition| condition.status == "True");
     let (reason, message) = match target {
         Some(condition) => {
@@ -120,7 +119,7 @@ fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> O
         }
         None => return None,
     };
-    let own_events = || events.iter().filter(|event| event.about.uid == state.object.uid);
+    let own_events = || story.events.iter().filter(|event| event.about.uid == state.object.uid);
     let mut kind = disruption_kind(&reason, &message);
     // Taint evictions occur on nodes that an operator drains, and on nodes that stopped reporting. In the
     // latter case, the controller first sets the pod to not ready, while its containers stay as the kubelet
@@ -133,9 +132,11 @@ fn disruption_cause(state: &State, pod: &PodDocument, events: &[EventView]) -> O
     {
         kind = CauseKind::NodeLost;
     }
-    let preemptor = own_events().find(|event| event.reason == "Preempted").map(|event| event.message.clone());
+    let preempted = own_events().find(|event| event.reason == PREEMPTED_EVENT);
     let by = match kind {
-        CauseKind::Preempted => preemptor.as_deref().and_then(preemptor_of).unwrap_or_default(),
+        CauseKind::Preempted => {
+            preempted.and_then(|event| preemptor_of(&event.message, story.preemptors)).unwrap_or_default()
+        }
         _ => pressure_resource(&message),
     };
     Some(Cause { kind, reason, message, by, ..Cause::default() })
@@ -184,10 +185,25 @@ fn pressure_resource(message: &str) -> String {
     resource.map(|rest| rest[..end(rest)].to_owned()).unwrap_or_default()
 }
 
-/// The preemptor in "Preempted by pod UID on node NAME", as `pod UID`.
-fn preemptor_of(message: &str) -> Option<String> {
+/// The reason of the scheduler's Event about a pod that it preempts.
+pub(super) const PREEMPTED_EVENT: &str = "Preempted";
+
+/// The preemptor in "Preempted by pod UID on node NAME": `pod UID`. Older schedulers wrote `NAMESPACE/NAME`.
+fn told_preemptor(message: &str) -> Option<&str> {
     let (_, rest) = message.split_once("Preempted by ")?;
-    Some(rest.split_once(" on node").map_or(rest, |(by, _)| by).trim().to_owned())
+    Some(rest.split_once(" on node").map_or(rest, |(by, _)| by).trim())
+}
+
+/// The uid of the pod for which the scheduler preempted another.
+pub(super) fn preemptor_uid(message: &str) -> Option<&str> {
+    told_preemptor(message)?.strip_prefix("pod ").filter(|uid| !uid.is_empty())
+}
+
+/// The preemptor by its name if that is known: `pod urgent-x`. Otherwise as the scheduler has it.
+fn preemptor_of(message: &str, known: &[ObjectRef]) -> Option<String> {
+    let named = preemptor_uid(message).and_then(|uid| known.iter().find(|object| object.uid == uid));
+    let name = named.map(|object| format!("{} {}", object.kind.to_lowercase(), object.name));
+    name.or_else(|| told_preemptor(message).map(str::to_owned))
 }
 
 /// When the deletion of a pod was requested. The document has the time at which the grace period ends. Once
@@ -251,7 +267,8 @@ impl FailedEnd<'_> {
     }
 }
 
-fn signal_number(exit_code: i32) -> Option<i32> {
+/// The signal for which an exit code stands.
+pub fn signal_number(exit_code: i32) -> Option<i32> {
     let signal = exit_code.checked_sub(SIGNALS_FROM)?;
     (1..=GREATEST_SIGNAL).contains(&signal).then_some(signal)
 }
@@ -307,7 +324,7 @@ pub(super) fn waiting_kind(reason: &str) -> Option<CauseKind> {
 }
 
 /// The name of a signal, such as `SIGKILL`; its number if it is rare.
-pub(super) fn signal_name(signal: i32) -> String {
+pub fn signal_name(signal: i32) -> String {
     let name = match signal {
         1 => "SIGHUP",
         2 => "SIGINT",

@@ -3,8 +3,10 @@
 //! A Workload says in words what it waits for: quota, a queue that does not exist, or a queue that takes no work.
 //! The texts are those of Kueue's own controllers.
 
+use std::collections::BTreeSet;
+
 use super::sentence::MESSAGE_BYTES;
-use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, waits};
+use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, pod_end, waits};
 use crate::model::fault::shorten_text;
 use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
@@ -15,6 +17,9 @@ const NOT_READY_IN_TIME: &str = "PodsReadyTimeout";
 const INADMISSIBLE: &str = "Inadmissible";
 /// Kueue's reasons for taking back what a stopped queue had admitted.
 const STOPPED: [&str; 2] = ["ClusterQueueStopped", "LocalQueueStopped"];
+
+/// The preemptors whose names one explanation asks for. Each costs its caller a query and a check of rights.
+const PREEMPTORS_NAMED: usize = 4;
 
 /// The newest state of the Workload that says why its owner waits.
 pub(super) fn newest_workload<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
@@ -100,13 +105,17 @@ fn preemptor_uids(message: &str) -> impl Iterator<Item = &str> {
 }
 
 impl<'a> ExplainedStates<'a> {
-    /// The uids of the objects for which this one made room. A caller that knows their names, and may tell them,
+    /// The uids of the objects for which this one or its pods made room. A caller that knows their names, and may tell them,
     /// puts them into [`Self::preemptors`].
     pub fn preemptors_wanted(&self) -> Vec<&'a str> {
         let workloads = self.related.iter().rev().filter(|state| {
             is_workload(&state.object) && state.change == Change::Present && is_preempted(state)
         });
-        workloads.take(1).flat_map(|state| preemptor_uids(&state.status.message)).collect()
+        let by_queue = workloads.take(1).flat_map(|state| preemptor_uids(&state.status.message));
+        let preempted = self.events.iter().filter(|event| event.reason == pod_end::PREEMPTED_EVENT);
+        let by_scheduler = preempted.filter_map(|event| pod_end::preemptor_uid(&event.message));
+        let mut known = BTreeSet::new();
+        by_queue.chain(by_scheduler).filter(|uid| known.insert(*uid)).take(PREEMPTORS_NAMED).collect()
     }
 }
 

@@ -3,10 +3,9 @@
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
 use super::queue;
-use super::waits::{self, InterruptionKind, RunInterruption, WaitReason};
-use super::{
-    Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status,
-};
+use super::wait_times::{WaitReason, WaitTimes};
+use super::waits::{self, InterruptionKind, RunInterruption};
+use super::{Cause, CauseKind, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status};
 use crate::model::fault::shorten_text;
 use crate::state::{Change, Status};
 use crate::status::phase;
@@ -27,7 +26,10 @@ pub(super) fn explain_in_sentences(
 ) -> String {
     let Some(last) = story.last_state() else { return String::new() };
     let (status, times) = (last_work_status(last), PhaseTimes::of(story.states, now_ms));
-    let mut parts = waiting_clauses(story, owner, why, now_ms);
+    let waits = WaitTimes::of(story, owner, now_ms);
+    let mut parts = Vec::new();
+    let waits_now = waits.is_waiting && matches!(why.outcome, Outcome::Waiting | Outcome::Running);
+    parts.extend(waiting_clause_of("waited", &waits.first, waits_now && !waits.has_begun));
     let silent_run = waits::silent_run(story);
     let silent_ms = silent_run.map_or(0, |(from_ms, to_ms)| to_ms.unwrap_or(now_ms).saturating_sub(from_ms));
     let running_ms = times.running_ms.max(silent_ms);
@@ -38,7 +40,10 @@ pub(super) fn explain_in_sentences(
     }
     let interruptions = waits::run_interruptions(story, now_ms);
     parts.extend(interruption_clauses(story, &interruptions));
-    let attempts = AttemptCount::of(&status, owner, index_attempt);
+    parts.extend(waiting_clause_of("waited again", &waits.again, waits_now));
+    // No attempt ends by itself at a deadline.
+    let is_deadline = why.cause.as_ref().is_some_and(|cause| cause.kind == CauseKind::Deadline);
+    let attempts = AttemptCount::of(&status, owner, index_attempt).filter(|_| !is_deadline);
     let scene = ClauseScene {
         tells_preemption: interruptions.iter().any(|it| it.kind == InterruptionKind::Preempted),
         // The pod that is named failed in the first attempt, and not in the last one.
@@ -140,23 +145,14 @@ impl AttemptCount {
     }
 }
 
-/// How long it waited before it first ran, by reason.
-fn waiting_clauses(
-    story: &ExplainedStates<'_>,
-    owner: &OwnerDocument,
-    why: &WhyView,
-    now_ms: u64,
-) -> Vec<String> {
-    let waits = waits::before_first_run(story, owner, now_ms);
-    let noted: Vec<_> = waits.into_iter().filter(|(_, took)| *took >= NOTED_MS).collect();
-    if noted.is_empty() {
-        return Vec::new();
-    }
+/// How long it waited for each thing: `has waited 3 s for a node and 9 s to start`.
+fn waiting_clause_of(verb: &str, waits: &[(WaitReason, u64)], goes_on: bool) -> Option<String> {
+    let noted = waits.iter().filter(|(_, took)| *took >= NOTED_MS);
     let each = noted
-        .iter()
         .map(|(wait, took)| format!("{} {}", duration_text(*took), waited_for(*wait)).trim_end().to_owned());
-    let verb = if why.outcome == Outcome::Waiting { "has waited" } else { "waited" };
-    vec![format!("{verb} {}", join_with_and(&each.collect::<Vec<_>>()))]
+    let each: Vec<_> = each.collect();
+    let has = if goes_on { "has " } else { "" };
+    (!each.is_empty()).then(|| format!("{has}{verb} {}", join_with_and(&each)))
 }
 
 fn waited_for(wait: WaitReason) -> &'static str {
@@ -172,7 +168,7 @@ fn waited_for(wait: WaitReason) -> &'static str {
     }
 }
 
-/// Interruptions after the first run: how often it was preempted, and how long it did not run in between.
+/// Interruptions after the first run, such as how often it was preempted.
 fn interruption_clauses(story: &ExplainedStates<'_>, interruptions: &[RunInterruption<'_>]) -> Vec<String> {
     let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
     for interruption in interruptions {
@@ -195,10 +191,6 @@ fn interruption_clauses(story: &ExplainedStates<'_>, interruptions: &[RunInterru
     }
     if suspended > 0 {
         parts.push("was suspended".to_owned());
-    }
-    let idle_ms: u64 = interruptions.iter().map(|interruption| interruption.idle_ms).sum();
-    if idle_ms >= NOTED_MS {
-        parts.push(format!("waited {} again", duration_text(idle_ms)));
     }
     parts
 }
@@ -249,13 +241,15 @@ fn failure_clause(cause: &Cause, scene: &ClauseScene<'_>) -> String {
     let exit = code.map(|code| format!(" (exit {code})")).unwrap_or_default();
     match cause.kind {
         CauseKind::ExitCode => match code {
-            // All of them have the reason `Error`; the message is the text that the program left.
-            Some(code) if cause.message.trim().is_empty() => format!("{subject} exited with {code}"),
-            Some(code) => format!("{subject} exited with {code}{}", cause_reason(cause)),
+            Some(code) => format!("{subject} exited with {code}{}", last_words(cause)),
             None => format!("{subject} failed"),
         },
-        CauseKind::Signal => format!("{subject} was ended by {}{exit}", in_short(cause)),
-        CauseKind::OutOfMemory => format!("{subject} ran out of memory{exit}"),
+        CauseKind::Signal => {
+            format!("{subject} was ended by {}{exit}{}", in_short(cause), last_words(cause))
+        }
+        CauseKind::OutOfMemory => {
+            format!("{subject} ran out of memory{exit}{}", last_words(cause))
+        }
         CauseKind::Evicted if !cause.by.is_empty() => {
             format!("{subject} was evicted, because the node was low on {}", cause.by)
         }
@@ -337,12 +331,7 @@ fn failure_subject(cause: &Cause, itself: &str) -> String {
 }
 
 fn container_words(container: &FailedContainer) -> String {
-    let role = match container.role {
-        ContainerRole::Init => "init container",
-        ContainerRole::Main => "container",
-        ContainerRole::Sidecar => "sidecar",
-    };
-    format!("{role} {}", container.name)
+    format!("{} {}", container.role.words(), container.name)
 }
 
 fn pod_phrase(cause: &Cause, itself: &str) -> String {
@@ -358,6 +347,11 @@ fn cause_reason(cause: &Cause) -> String {
     let reason = reason.replace(['\n', '\r'], " ");
     let reason = reason.trim().trim_end_matches('.');
     if reason.is_empty() { String::new() } else { format!(": {}", shorten_text(reason, MESSAGE_BYTES)) }
+}
+
+/// The text that the program left when it ended. The reason says no more than the clause: `Error` or `OOMKilled`.
+fn last_words(cause: &Cause) -> String {
+    if cause.message.trim().is_empty() { String::new() } else { cause_reason(cause) }
 }
 
 /// `a`, `a and b`, `a, b and c`.

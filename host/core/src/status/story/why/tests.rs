@@ -5,6 +5,8 @@ use crate::state::StateId;
 use crate::status::StatusRules;
 use crate::version::Version;
 
+mod clauses;
+
 const SECOND: u64 = 1_000;
 /// 2026-01-01T00:00:00Z.
 const NEW_YEAR: u64 = 1_767_225_600_000;
@@ -16,6 +18,7 @@ struct WitnessedJob {
     related: Vec<Arc<State>>,
     events: Vec<EventView>,
     preemptors: Vec<ObjectRef>,
+    pods: PodCoverage,
     documents: DocumentsBySeq,
 }
 
@@ -79,6 +82,7 @@ impl WitnessedJob {
             related: &self.related,
             events: &self.events,
             preemptors: &self.preemptors,
+            pods: self.pods,
             is_cut: false,
         }
     }
@@ -491,7 +495,10 @@ fn who_suspended_a_job_decides_what_it_waited_for() {
     let why = WitnessedJob::default().at(0, &queued).at(4, &started).why();
     assert_eq!(why.sentence, "Waited 4 s for quota, has run for 1 min");
     let again = two_run().at(14, &suspended(2)).at(20, &running_job()).why();
-    assert_eq!(again.sentence, "Waited 3 s to start, has run for 1 min, was suspended, waited 6 s again");
+    assert_eq!(
+        again.sentence,
+        "Waited 3 s to start, has run for 1 min, was suspended, waited again 6 s suspended"
+    );
 }
 
 /// The Workload that Kueue makes for the job.
@@ -562,8 +569,8 @@ fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended(
     assert_eq!((cause.kind, &*cause.by), (CauseKind::Preempted, "workload u-9"));
     assert_eq!(
         why.sentence,
-        "Has waited 3 s to start, ran 7 s, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) due to \
-         prioritization in the ClusterQueue, waited 1 min again, waits to be admitted again"
+        "Waited 3 s to start, ran 7 s, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) due to \
+         prioritization in the ClusterQueue, has waited again 1 min for quota, waits to be admitted again"
     );
     let again = two_run()
         .at(4, &workload(&json!([reserved(), admitted()])))
@@ -574,7 +581,7 @@ fn a_job_that_its_queue_preempts_made_room_for_a_workload_and_was_not_suspended(
     assert_eq!(
         again.why().sentence,
         "Waited 3 s to start, has run for 1 min, was preempted to accommodate a workload (UID: u-9, JobUID: j-9) \
-         due to prioritization in the ClusterQueue, waited 20 s again"
+         due to prioritization in the ClusterQueue, waited again 19 s for quota and 1 s to start"
     );
 }
 
@@ -598,7 +605,8 @@ fn an_object_that_made_room_says_once_for_whom_by_name_if_that_is_known() {
     let why = story(both).why();
     assert!(
         why.sentence.contains(
-            ", was preempted for job urgent due to prioritization in the ClusterQueue, waited 1 min again, waits to"
+            ", was preempted for job urgent due to prioritization in the ClusterQueue, has waited again 1 min for quota, \
+             waits to"
         ),
         "{}",
         why.sentence
@@ -742,7 +750,8 @@ fn each_preemption_of_a_job_is_counted_with_the_waits_after_it() {
         .at(52, &running_job());
     assert_eq!(
         story.why().sentence,
-        "Waited 3 s to start, has run for 1 min, was preempted 2 times, was suspended, waited 17 s again"
+        "Waited 3 s to start, has run for 1 min, was preempted 2 times, was suspended, waited again 13 s for \
+         quota and 4 s to start"
     );
 }
 
@@ -914,7 +923,7 @@ fn without_documents_the_states_say_what_they_can() {
         .at(13, &failed_job("BackoffLimitExceeded", ""));
     assert_eq!(
         story.sentence_without_documents(),
-        "Waited 3 s to start, ran 9 s, failed after 2 attempts: pod a ran out of memory (exit 137)"
+        "Waited 3 s to start, ran 9 s, failed: pod a ran out of memory (exit 137)"
     );
     let no_pods =
         WitnessedJob::default().at(0, &running_job()).at(9, &failed_job("BackoffLimitExceeded", ""));

@@ -1,4 +1,4 @@
-//! Determines what an object waits for, and how long it waited for each thing before it first ran.
+//! Determines what an object waits for, and what interrupted it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ fn is_held(status: &Status) -> bool {
 }
 
 /// The wait that the object's own status shows; `None` if its pods decide.
-fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
+pub(super) fn by_owner(status: &Status, has_queue: bool) -> Option<CauseKind> {
     match status.phase.as_str() {
         phase::PREEMPTED => Some(CauseKind::Preempted),
         _ if is_held(status) && !has_queue => Some(CauseKind::Suspended),
@@ -147,12 +147,10 @@ pub(super) struct RunInterruption<'a> {
     pub kind: InterruptionKind,
     /// The cluster's message about a preemption, or the reason of an eviction.
     pub message: &'a str,
-    /// How long it did not run.
-    pub idle_ms: u64,
 }
 
 /// The phases of an object that is held back.
-const HELD: [&str; 3] = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
+pub(super) const HELD: [&str; 3] = [phase::PREEMPTED, phase::SUSPENDED, phase::QUEUED];
 
 /// From when to when an object was held back; without an end while it still is.
 fn times_held(story: &ExplainedStates<'_>) -> Vec<(u64, u64)> {
@@ -207,8 +205,6 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
     let (mut is_held, mut ran_from) = (false, later[0].observed_ms);
     for (at, state) in later.iter().enumerate().filter(|(_, state)| state.change == Change::Present) {
         let phase = state.status.phase.as_str();
-        let ends_ms = later.get(at + 1).map_or(now_ms, |next| next.observed_ms);
-        let took = ends_ms.saturating_sub(state.observed_ms);
         if HELD.contains(&phase) {
             if !is_held {
                 let until_ms = run_again_ms(&later[at..]).unwrap_or(now_ms);
@@ -217,12 +213,6 @@ pub(super) fn run_interruptions<'a>(story: &ExplainedStates<'a>, now_ms: u64) ->
             is_held = true;
         } else if phase == phase::RUNNING {
             (is_held, ran_from) = (false, state.observed_ms);
-        }
-        // An object that is pending after an interruption has not run again yet.
-        if let Some(last) =
-            found.last_mut().filter(|_| is_held && (HELD.contains(&phase) || phase == phase::PENDING))
-        {
-            last.idle_ms += took;
         }
     }
     found
@@ -258,7 +248,7 @@ fn run_interruption<'a>(
             None => (InterruptionKind::Suspended, ""),
         },
     };
-    RunInterruption { kind, message, idle_ms: 0 }
+    RunInterruption { kind, message }
 }
 
 /// The cause if the API server refused the pods that the object requests. Only Events show that: of the object itself, or
@@ -294,12 +284,19 @@ fn pods_refused_to(maker: &ObjectRef, story: &ExplainedStates<'_>) -> Option<Cau
     let is_quota = limits.iter().any(|limit| refused.message.contains(limit));
     Some(Cause {
         kind: if is_quota { CauseKind::Quota } else { CauseKind::Configuration },
+        by: exceeded_quota(&refused.message).to_owned(),
         reason: refused.reason.clone(),
         message: refused.message.strip_prefix(COMBINED).unwrap_or(&refused.message).to_owned(),
         at_ms: refused.last_ms,
         seq: refused.seq,
         ..Cause::default()
     })
+}
+
+/// The quota in "exceeded quota: NAME, requested: …".
+fn exceeded_quota(message: &str) -> &str {
+    let rest = message.split_once("exceeded quota: ").map_or("", |(_, rest)| rest);
+    rest.split(',').next().unwrap_or_default().trim()
 }
 
 /// From when to when an object ran that never says so itself; without an end while a pod of it runs. A TrainJob of
@@ -320,78 +317,4 @@ pub(super) fn silent_run(story: &ExplainedStates<'_>) -> Option<(u64, Option<u64
 /// Whether a pod of the object runs now.
 pub(super) fn has_running_pod(story: &ExplainedStates<'_>) -> bool {
     newest_per_object(story.pod_states()).any(|state| state.status.phase == phase::RUNNING)
-}
-
-/// The reason of a wait. `None` stands for starting up: images, volumes, init containers.
-pub(super) type WaitReason = Option<CauseKind>;
-
-/// The waits at one moment: of the object itself, of its Workload and of its pods.
-#[derive(Default)]
-struct WaitingMoment<'a> {
-    own: Option<&'a State>,
-    workload: Option<&'a State>,
-    pods: BTreeMap<&'a str, WaitReason>,
-}
-
-impl<'a> WaitingMoment<'a> {
-    fn take(&mut self, state: &'a State) {
-        let uid = state.object.uid.as_str();
-        match (is_workload(&state.object), state.change == Change::Gone) {
-            (true, is_gone) => self.workload = Some(state).filter(|_| !is_gone),
-            (false, true) => drop(self.pods.remove(uid)),
-            (false, false) => drop(self.pods.insert(uid, pod_end::waiting_kind(&state.status.reason))),
-        }
-    }
-
-    /// `knows_queue` is set if the story has the object's Workload. Then a time without the Workload, or
-    /// after its admission, is no wait for quota.
-    fn wait_reason(&self, own: &State, has_queue: bool, knows_queue: bool) -> WaitReason {
-        let by_owner = by_owner(&own.status, has_queue);
-        let by_queue = match self.workload {
-            Some(workload) => queue::wait_kind(workload),
-            None => Some(CauseKind::Quota).filter(|_| !knows_queue),
-        };
-        let by_owner = by_owner.and_then(|kind| if kind == CauseKind::Quota { by_queue } else { Some(kind) });
-        by_owner.or_else(|| self.pods.values().copied().flatten().min())
-    }
-}
-
-/// How long it waited for each thing before it first ran, in the order in which it began to wait for them.
-pub(super) fn before_first_run(
-    story: &ExplainedStates<'_>,
-    owner: &OwnerDocument,
-    now_ms: u64,
-) -> Vec<(WaitReason, u64)> {
-    let has_queue = has_queue(story, owner);
-    let knows_queue = story.related.iter().any(|state| is_workload(&state.object));
-    let silent_from = silent_run(story).map(|(from_ms, _)| from_ms);
-    let mut changes: Vec<(&State, bool)> = story.related.iter().map(|state| (&**state, false)).collect();
-    changes.retain(|(state, _)| super::is_pod(&state.object) || is_workload(&state.object));
-    changes.extend(story.states.iter().map(|state| (&**state, true)));
-    changes.retain(|(state, _)| state.change != Change::Gap);
-    changes.sort_by_key(|(state, _)| (state.observed_ms, state.seq));
-    let mut waits: Vec<(WaitReason, u64)> = Vec::new();
-    let mut moment = WaitingMoment::default();
-    let ends = changes.iter().skip(1).map(|(next, _)| next.observed_ms).chain([now_ms]);
-    for ((state, is_own), end) in changes.iter().zip(ends) {
-        match is_own {
-            true => moment.own = Some(state),
-            false => moment.take(state),
-        }
-        let Some(own) = moment.own else { continue };
-        // A failed attempt has run, even if it was never ready.
-        let has_begun = matches!(own.status.phase.as_str(), phase::RUNNING | phase::RESTARTING)
-            || silent_from.is_some_and(|from_ms| state.observed_ms >= from_ms);
-        if has_begun || super::super::has_ended(own) {
-            break;
-        }
-        let wait = moment.wait_reason(own, has_queue, knows_queue);
-        let took = end.saturating_sub(state.observed_ms);
-        match waits.iter_mut().find(|(known, _)| *known == wait) {
-            Some((_, sum)) => *sum += took,
-            None if took > 0 => waits.push((wait, took)),
-            None => {}
-        }
-    }
-    waits
 }
