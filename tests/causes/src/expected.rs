@@ -57,6 +57,9 @@ pub struct Expected {
     pub by: Option<String>,
     /// Failed pods, as the object's own status counts them.
     pub attempts: u64,
+    /// The attempt that it came to, as [`crate::attempt_of`] counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u64>,
     /// Other causes that are true, such as those of earlier attempts.
     pub also: Vec<Cause>,
 }
@@ -75,6 +78,7 @@ impl Expected {
             node: None,
             by: None,
             attempts: 0,
+            attempt: None,
             also: Vec::new(),
         }
     }

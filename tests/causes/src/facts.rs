@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::{Cause, Expected, Operation, Outcome, RecordedHistory};
+use crate::{Cause, Expected, Operation, Outcome, RecordedHistory, attempt_of};
 
 /// Fails if a fact that the label names is not in the history.
 pub fn check_label(history: &RecordedHistory) -> Result<()> {
@@ -124,6 +124,10 @@ impl<'a> LabelFacts<'a> {
         if subject["kind"] == "Job" {
             let failed = subject["status"]["failed"].as_u64().unwrap_or_default();
             ensure!(failed == expected.attempts, "{failed} pods failed, not {}", expected.attempts);
+        }
+        if expected.attempt.is_some() {
+            let counted = attempt_of(&self.history.header.object, &self.history.changes);
+            ensure!(counted == expected.attempt, "the attempt is {counted:?}, not {:?}", expected.attempt);
         }
         Ok(())
     }

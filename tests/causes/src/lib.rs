@@ -17,12 +17,14 @@
 //!
 //! This crate knows the files, and what must be true in a history if its label is. It does not know how a cause is found.
 
+mod attempt;
 mod expected;
 mod facts;
 mod history;
 mod merge_patch;
 mod writer;
 
+pub use attempt::attempt_of;
 pub use expected::{Cause, Expected, Outcome};
 pub use facts::check_label;
 pub use history::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use kubewitness_causes::{Expected, HistoryChange, LabelSubject};
+use kubewitness_causes::{Expected, HistoryChange, LabelSubject, attempt_of};
 use kubewitness_harness::until;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -377,6 +377,7 @@ impl<'a> RecordLab<'a> {
         let job = changes.iter().rfind(|change| change.key == self.job_key()).context("a Job")?;
         expected.attempts = job.document["status"]["failed"].as_u64().unwrap_or_default();
         let object = self.subject.borrow().clone();
+        expected.attempt = attempt_of(&object, &changes);
         Ok(Recording { object, expected, changes })
     }
 }

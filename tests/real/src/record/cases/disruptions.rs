@@ -236,11 +236,12 @@ async fn preempted_then_retry(lab: &RecordLab<'_>) -> Result<Expected> {
 async fn preempted_and_waiting(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.node("4").await?;
     lab.job(json!({}), large(lab, "batch-low")).await?;
-    let (pod, _) = preempt(lab).await?;
+    let (pod, urgent) = preempt(lab).await?;
     lab.await_end(&format!("pods/{}/{pod}", lab.namespace)).await?;
     lab.running_other(URGENT).await?;
     let waiting = lab.unbound_pod().await?;
-    Ok(Expected::new(Cause::Unschedulable, Outcome::Waiting).pod(&waiting).also(&[Cause::Preempted]))
+    let expected = Expected::new(Cause::Unschedulable, Outcome::Waiting).also(&[Cause::Preempted]);
+    Ok(expected.pod(&waiting).by(&urgent))
 }
 
 async fn preempted_one_of_two(lab: &RecordLab<'_>) -> Result<Expected> {

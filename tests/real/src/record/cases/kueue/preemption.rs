@@ -83,11 +83,16 @@ async fn preempted_then(lab: &RecordLab<'_>, preemptions: usize, code: i64) -> R
         lab.await_end(&format!("pods/{}/{}", lab.namespace, pod.name)).await?;
     }
     lab.finished().await?;
+    // Several preemptions have several actors.
+    let by_first = |expected: Expected| match preemptions {
+        1 => expected.by(&format!("{URGENT_JOB}-0")),
+        _ => expected,
+    };
     if code == 0 {
-        return Ok(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Preempted]).by(URGENT_JOB));
+        return Ok(by_first(Expected::new(Cause::None, Outcome::Succeeded).also(&[Cause::Preempted])));
     }
     let pod = lab.pod(preemptions).await?;
-    let expected = Expected::new(Cause::ExitCode, Outcome::Failed).also(&[Cause::Preempted]);
+    let expected = by_first(Expected::new(Cause::ExitCode, Outcome::Failed).also(&[Cause::Preempted]));
     Ok(expected.ended(&pod.name, MAIN, code).node(&pod.node))
 }
 
@@ -106,7 +111,7 @@ async fn preempted_then_two_attempts(lab: &RecordLab<'_>) -> Result<Expected> {
     lab.finished().await?;
     let pod = lab.pod(1).await?;
     let expected = Expected::new(Cause::OutOfMemory, Outcome::Failed).also(&[Cause::Preempted]);
-    Ok(expected.ended(&pod.name, MAIN, 137).node(&pod.node))
+    Ok(expected.ended(&pod.name, MAIN, 137).node(&pod.node).by(URGENT_JOB))
 }
 
 /// The Job needs two processors, of which its queue has one and borrows one.
