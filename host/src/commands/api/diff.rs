@@ -56,7 +56,7 @@ async fn leave_out_unseen_end(client: &ApiClient, states: &mut Vec<Arc<State>>, 
     Ok(())
 }
 
-async fn fetch_document(client: &ApiClient, seq: Seq) -> Result<Vec<u8>> {
+pub(super) async fn fetch_document(client: &ApiClient, seq: Seq) -> Result<Vec<u8>> {
     Ok(client.fetch_bytes(&format!("api/v1/states/{seq}/document")).await?.to_vec())
 }
 

@@ -1,5 +1,6 @@
 //! `kubewitness timeline`: the states of one object, oldest first, the Events about it, and who was notified.
 
+mod evidence;
 mod why;
 
 use std::sync::Arc;

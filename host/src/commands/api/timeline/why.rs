@@ -3,15 +3,18 @@
 use anyhow::bail;
 use kubewitness_core::shorten_text;
 use kubewitness_core::story::duration_text;
-use kubewitness_core::views::{Cause, EventView, TimelineQuery, TimelineView, WhyView};
+use kubewitness_core::views::{
+    Cause, ContainerRole, EventView, TimelineQuery, TimelineView, WhyView, signal_name,
+};
 use serde::Serialize;
 
-use crate::cli::{WhyArgs, ZoneArg};
+use super::evidence::CauseEvidence;
+use crate::cli::{Output, WhyArgs, ZoneArg};
 use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::{
     ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text,
 };
-use crate::commands::print::{self, TextTable};
+use crate::commands::print::{self, TextTable, note};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// How many states are read: those of a job with the pods of its attempts.
@@ -46,16 +49,34 @@ pub async fn run_why(args: WhyArgs) -> CommandResult {
         bail!("an Event has no cause; ask for the object that it is about");
     };
     let explained = ExplainedObject { object: &last.object, why };
-    print::print_wide(args.query.output, &explained, |_, wide| text(&view, why, wide))?;
+    let evidence = match (&why.cause, args.query.output) {
+        (Some(cause), Output::Table | Output::Wide) => read_evidence(&client, &view, cause).await,
+        _ => CauseEvidence::default(),
+    };
+    print::print_wide(args.query.output, &explained, |_, wide| text(&view, why, &evidence, wide))?;
     Ok(CommandEnd::Fine)
 }
 
-fn text(view: &TimelineView, why: &WhyView, wide: bool) -> String {
+/// The explanation is printed without evidence, too: retention may have removed it, or a right is missing.
+async fn read_evidence(client: &ApiClient, view: &TimelineView, cause: &Cause) -> CauseEvidence {
+    match CauseEvidence::read(client, view, cause).await {
+        Ok(evidence) => evidence,
+        Err(error) => {
+            note!(
+                "kubewitness: what changed before is not shown, because a document can't be read: {error:#}"
+            );
+            CauseEvidence::default()
+        }
+    }
+}
+
+fn text(view: &TimelineView, why: &WhyView, evidence: &CauseEvidence, wide: bool) -> String {
     let mut text = format!("{}.\n", print::clean_line(&why.sentence));
     if let Some(cause) = &why.cause {
         text.push('\n');
         text.push_str(&known_facts(cause));
         text.push_str(&states_before(view, cause, wide));
+        text.push_str(&evidence.text(cause, wide));
     }
     if !why.also.is_empty() {
         text.push('\n');
@@ -77,7 +98,12 @@ fn known_facts(cause: &Cause) -> String {
     }
     if let Some(container) = &cause.container {
         let exit = container.exit_code.map(|code| format!(", exit {code}")).unwrap_or_default();
-        lines.push(("Container", format!("{}{exit}", container.name)));
+        let signal = container.signal.map(|signal| format!(", {}", signal_name(signal))).unwrap_or_default();
+        let role = match container.role {
+            ContainerRole::Main => String::new(),
+            role => format!(" ({})", role.words()),
+        };
+        lines.push(("Container", format!("{}{role}{exit}{signal}", container.name)));
     }
     if let Some(node) = &cause.node {
         lines.push(("Node", node.clone()));
@@ -148,7 +174,7 @@ fn warnings_table(warnings: &[&EventView], wide: bool) -> String {
 #[cfg(test)]
 mod tests {
     use kubewitness_core::ObjectRef;
-    use kubewitness_core::views::CauseKind;
+    use kubewitness_core::views::{CauseKind, FailedContainer};
 
     use super::*;
 
@@ -157,8 +183,21 @@ mod tests {
         let pod = ObjectRef { kind: "Pod".into(), name: "train-1".into(), ..ObjectRef::default() };
         let other = Cause { kind: CauseKind::ExitCode, object: Some(pod), seq: 4711, ..Cause::default() };
         let why = WhyView { sentence: "Runs".into(), also: vec![other], ..WhyView::default() };
-        let told = text(&TimelineView::default(), &why, false);
+        let told = text(&TimelineView::default(), &why, &CauseEvidence::default(), false);
         let row = told.lines().find(|line| line.starts_with("exit-code")).unwrap_or_default();
         assert!(row.contains("pod/train-1") && row.ends_with("4711"), "{told}");
+    }
+
+    #[test]
+    fn a_container_is_told_with_its_role_and_its_signal() {
+        let container = FailedContainer {
+            name: "fetch".into(),
+            role: ContainerRole::Init,
+            exit_code: Some(137),
+            signal: Some(9),
+        };
+        let cause = Cause { container: Some(container), ..Cause::default() };
+        let facts = known_facts(&cause);
+        assert!(facts.contains("Container: fetch (init container), exit 137, SIGKILL\n"), "{facts}");
     }
 }
