@@ -31,8 +31,8 @@ kind of failure, and writes each history with its label into `tests/causes/histo
 \"the first of four workers runs out of memory\", and never what Kubewitness said. A name decides by its hash whether a history is\n\
 held out. Those were not looked at while the rules were written. An explanation is right if its cause and outcome\n\
 are those of the label, and so are the pod, container, exit code and node where the label names them. Durations are\n\
-not judged. Other facts of a label are judged apart: who acted (`by`), whether it was an init container or a sidecar, the\n\
-signal, the causes of other pods (`also`), and the attempt. The field `also` of an explanation has pods alone, and no pods of\n\
+not judged. Other facts of a label are judged apart: who acted (`by`), the role of an init container or a sidecar, the\n\
+signal, causes of other pods (`also`), and the attempt. The field `also` of an explanation has pods alone, and no pods of\n\
 an object that succeeds. So it lacks a label's quota and suspension, which the sentence tells. No pod says which taint\n\
 removed it. Recorded histories are of Jobs, some made by a CronJob or in a queue of Kueue, of JobSets, of Kubeflow's TrainJobs,\n\
 and of RayJobs and RayClusters. Kueue, the controller of JobSets, Kubeflow's Trainer and KubeRay are those of their projects.\n\

@@ -162,7 +162,8 @@ impl TenantPortal {
     pub fn push_failure(&self, tenant: &str) {
         let mut states = self.states.lock().unwrap();
         let seq = states.last().unwrap().seq + 1;
-        let status = fake::status("Failed", "BackoffLimitExceeded", "");
+        // A Job has no exit code of its own.
+        let status = Status { exit_code: None, ..fake::status("Failed", "BackoffLimitExceeded", "") };
         states.push(Arc::new(fake::state(seq, &job(tenant), Change::Present, seq, status)));
         drop(states);
         self.newest.send_replace(seq);
