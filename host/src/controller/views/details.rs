@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use kubewitness_capability::{AnswerPatience, RedactionError};
 use kubewitness_core::clock::Clock;
+use kubewitness_core::config::SourceSpec;
 use kubewitness_core::events;
 use kubewitness_core::kinds::is_event;
 use kubewitness_core::ports::PluginProgress;
@@ -45,12 +46,9 @@ impl HostViews {
         }
         let story = timeline.explained_states();
         let sources = self.shared.sources_with_specs();
-        let namespace = story.states.first().map(|first| first.object.namespace.clone());
-        let watches_pods = sources.iter().map(|(spec, _)| spec).find(|spec| {
-            let is_within = spec.namespace.is_none() || spec.namespace == namespace;
-            spec.api_group().is_empty() && spec.kind == "Pod" && is_within
-        });
-        let Some(source) = watches_pods else {
+        let namespace = story.states.first().map(|first| first.object.namespace.as_str()).unwrap_or_default();
+        let of_pods = sources.iter().map(|(spec, _)| spec).find(|spec| watches_pods_in(spec, namespace));
+        let Some(source) = of_pods else {
             return Ok(if story.has_pods() { PodCoverage::Whole } else { PodCoverage::Unwatched });
         };
         let query =
@@ -193,6 +191,11 @@ impl HostViews {
 
 /// The newest state of an Event that has a document: the document of its end may be empty. `None` for any
 /// other object.
+fn watches_pods_in(spec: &SourceSpec, namespace: &str) -> bool {
+    let is_within = spec.namespace.as_deref().is_none_or(|watched| watched == namespace);
+    spec.api_group().is_empty() && spec.kind == "Pod" && is_within
+}
+
 fn has_bad_end(last: &State) -> bool {
     is_bad_phase(&last_work_status(last).phase)
 }
@@ -231,9 +234,11 @@ fn worst_stages(deliveries: &DeliveryMap, states: &[Arc<State>]) -> BTreeMap<Str
 #[cfg(test)]
 mod tests {
     use kubewitness_core::ports::SourceStart;
-    use kubewitness_core::{ObjectRef, StateId, Version};
+    use kubewitness_core::{ObjectRef, StateId, Status, Version};
+    use kubewitness_journal::{Journal, PhaseIndex};
 
     use super::*;
+    use crate::controller::mutes::StoryMutes;
 
     fn state(seq: Seq) -> Arc<State> {
         Arc::new(State {
@@ -251,6 +256,49 @@ mod tests {
             late: false,
             quotes_none_under: None,
         })
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_in_doubt_where_no_source_watches_pods() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = kubewitness_journal::JournalOptions::default();
+        let journal = Journal::open(&folder.path().join("journal.db"), options).await.unwrap();
+        let redaction = kubewitness_capability::SharedValue::default();
+        let mutes = Arc::new(StoryMutes::new(journal.clone(), folder.path(), redaction));
+        let phases = PhaseIndex::new(folder.path().join("phases.db"));
+        let views = HostViews::new(Arc::default(), journal, None, mutes, phases);
+        let with_phase = |seq: Seq, kind: &str, phase: &str| {
+            let object = ObjectRef { kind: kind.into(), ..ObjectRef::default() };
+            let status = Status { phase: phase.into(), ..Status::default() };
+            Arc::new(State { object: Arc::new(object), status: Arc::new(status), ..(*state(seq)).clone() })
+        };
+        let coverage = async |timeline: TimelineView| views.pod_coverage(&timeline).await.unwrap();
+        let story = |phase: &str| TimelineView {
+            states: vec![with_phase(1, "Job", "Running"), with_phase(3, "Job", phase)],
+            ..TimelineView::default()
+        };
+        assert_eq!(coverage(story("Failed")).await, PodCoverage::Unwatched);
+        assert_eq!(coverage(story("Running")).await, PodCoverage::Whole, "it has not failed");
+        let hidden = TimelineView { pods: PodCoverage::Hidden, ..story("Failed") };
+        assert_eq!(coverage(hidden).await, PodCoverage::Hidden);
+        // The source was removed since.
+        let related = vec![with_phase(2, "Pod", "Running")];
+        assert_eq!(coverage(TimelineView { related, ..story("Failed") }).await, PodCoverage::Whole);
+    }
+
+    #[test]
+    fn a_source_watches_pods_in_its_namespace() {
+        let watches = |source: serde_json::Value, namespace: &str| {
+            watches_pods_in(&serde_json::from_value(source).unwrap(), namespace)
+        };
+        let pods = serde_json::json!({"name": "pods", "apiVersion": "v1", "kind": "Pod"});
+        assert!(watches(pods.clone(), "red"));
+        let mut of_red = pods.clone();
+        of_red["namespace"] = "red".into();
+        assert!(watches(of_red.clone(), "red") && !watches(of_red, "blue"));
+        let mut jobs = pods;
+        jobs["kind"] = "Job".into();
+        assert!(!watches(jobs, "red"));
     }
 
     #[test]
