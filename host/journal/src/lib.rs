@@ -50,7 +50,7 @@ pub use report::{
     JournalProblem, JournalReplica, JournalStats, OpenError, PoisonRecord, ReplayRecord, RetentionHolder,
     RetentionReport, RetentionStats, SourceCounters, SourceStats, TakenStats, VerifyReport, code,
 };
-pub use retention::{SourceRetention, journal_stats};
+pub use retention::{RecordAges, SourceRetention, journal_stats};
 pub use store::place::{JournalLocation, discard_unfinished_import};
 pub use store::{ReplicaSharing, ServerAddressError};
 pub use verify::{verify_at, verify_file, verify_with};

@@ -215,8 +215,6 @@ pub enum RetentionHolder {
     /// A plugin has not finished it yet. A stream to other hosts appears as `stream/NAME`.
     Plugin(String),
     DeadLetter,
-    /// A dropped dead letter accounts for the state.
-    Dropped,
     /// The watch would resume before it.
     Checkpoint,
     /// It is the journal's last state.
@@ -229,7 +227,7 @@ pub enum RetentionHolder {
 impl RetentionHolder {
     /// Whether the hold is intended, so that nobody needs to act.
     pub fn is_meant(&self) -> bool {
-        matches!(self, Self::Dropped | Self::Last | Self::Live | Self::Older)
+        matches!(self, Self::Last | Self::Live | Self::Older)
     }
 }
 
@@ -238,7 +236,6 @@ impl fmt::Display for RetentionHolder {
         f.write_str(match self {
             Self::Plugin(name) => return write!(f, "plugin {name}"),
             Self::DeadLetter => "a dead letter",
-            Self::Dropped => "a dropped dead letter",
             Self::Checkpoint => "the watch's checkpoint",
             Self::Last => "it is the journal's last",
             Self::Live => "objects that are there",

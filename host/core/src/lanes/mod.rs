@@ -109,7 +109,7 @@ pub struct LaneStats {
     pub superseded: u64,
     /// Parked, or dropped.
     pub dead: u64,
-    /// The dead letters that an operator dropped.
+    /// The dead letters that an operator dropped, also those that retention has removed.
     pub dropped: u64,
     /// Unfinished states: in lanes, left in the journal, or counted and not yet read.
     pub waiting: u64,
@@ -217,7 +217,7 @@ impl Lanes {
             parked: BTreeSet::new(),
             unsaved_letters: BTreeMap::new(),
             holders: HashMap::new(),
-            dropped: 0,
+            dropped: progress.removed_letters,
             resync: ResyncState::default(),
             debts: OwedStates::default(),
             options,

@@ -31,6 +31,10 @@ pub struct PluginProgress {
     pub superseded: u64,
     /// Dead letters that are parked now, and those that an operator dropped.
     pub dead: u64,
+    /// Dropped dead letters that retention has removed together with their states. The journal counts them,
+    /// and no save changes that.
+    #[serde(skip)]
+    pub removed_letters: u64,
     /// The start of each subscribed source. It is saved, so that `now` means the same moment after a restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceStart>,

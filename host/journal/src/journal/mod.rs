@@ -233,8 +233,9 @@ impl Journal {
         let mut reader = self.open_reader().await?;
         Ok(reader
             .retention_reader()
-            .taken_states()
+            .removed_counts()
             .await?
+            .states
             .into_iter()
             .map(|(plugin, taken)| (plugin, taken.untold))
             .collect())
@@ -244,7 +245,7 @@ impl Journal {
     /// removed.
     pub async fn all_progress(&self) -> Result<BTreeMap<String, (PluginProgress, u64)>, JournalError> {
         let mut reader = self.open_reader().await?;
-        let taken = reader.retention_reader().taken_states().await?;
+        let taken = reader.retention_reader().removed_counts().await?.states;
         let finished = |plugin: &str| taken.get(plugin).map_or(0, |taken| taken.finished);
         let saved = reader.retention_reader().progress_of_all().await?.into_iter();
         Ok(saved.map(|(plugin, progress)| (plugin.clone(), (progress, finished(&plugin)))).collect())

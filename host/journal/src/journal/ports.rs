@@ -161,7 +161,15 @@ impl Backlog for Journal {
     }
 
     async fn plugin_progress(&self, plugin: &str) -> Result<Option<PluginProgress>, JournalError> {
-        self.inner.group.query_plugin_data(plugin, |rows, plugin| rows.plugin_progress(plugin)).await
+        let asked = self.inner.group.query_plugin_data(plugin, |rows, plugin| {
+            Box::pin(async move {
+                let Some(mut progress) = rows.plugin_progress(plugin).await? else { return Ok(None) };
+                let removed = rows.retention_reader().removed_counts().await?.letters;
+                progress.removed_letters = removed.get(plugin).copied().unwrap_or_default();
+                Ok(Some(progress))
+            })
+        });
+        asked.await
     }
 
     async fn save(&self, plugin: &str, save: ProgressSave) -> Result<(), JournalError> {

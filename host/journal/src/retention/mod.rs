@@ -10,10 +10,12 @@ mod decide;
 mod leaps;
 mod pass;
 mod rebase;
+mod record_ages;
 mod removable;
 mod stats;
 mod sweep;
 mod used_rows;
 
 pub use pass::SourceRetention;
+pub use record_ages::RecordAges;
 pub use stats::journal_stats;

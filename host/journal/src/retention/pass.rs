@@ -13,6 +13,7 @@ use kubewitness_core::{Gap, Seq, Version};
 
 use super::leaps::ClockLeaps;
 use super::rebase::rebase_successors;
+use super::record_ages::RecordAges;
 use super::removable::{
     HeldCounts, SegmentView, SourceFacts, count, is_still_valid, is_untold, view_segment,
 };
@@ -56,6 +57,7 @@ pub struct SourceRetention {
     untold: UndeliveredRecord,
     /// The newest time of an expired state. Rows that belong to no state are removed if they are older.
     beyond_ms: u64,
+    record_ages: RecordAges,
 }
 
 /// For each stream, the growing record of states that were removed before plugins received them. A record
@@ -101,7 +103,14 @@ impl SourceRetention {
             facts_at: Duration::ZERO,
             untold: UndeliveredRecord::default(),
             beyond_ms: 0,
+            record_ages: RecordAges::of([source]),
         }
+    }
+
+    /// Shares the ages of records with the retentions of the other sources.
+    pub fn with_record_ages(mut self, ages: &RecordAges) -> Self {
+        self.record_ages = ages.clone();
+        self
     }
 
     /// Sets how many states a plugin may have read beyond its saved progress. Tests have few states, so they
@@ -160,7 +169,11 @@ impl SourceRetention {
             self.remove_from_segment(turn, &cut, segment).await?;
         }
         let aged_ms = RetentionBounds::of(spec, facts.now_ms).before_ms.unwrap_or_default();
-        self.remove_unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
+        let before_ms = aged_ms.max(self.beyond_ms);
+        self.remove_unplaced(&facts, before_ms).await?;
+        if let Some(before_ms) = self.record_ages.note_age(&self.source, before_ms) {
+            self.remove_records(before_ms).await?;
+        }
         if report.states > 0 && facts.now_ms >= self.reports_after_ms {
             let many = self.remove_reports().await? > PAGE;
             self.reports_after_ms = if many { facts.now_ms + AGAIN_MS } else { 0 };
@@ -267,7 +280,8 @@ impl SourceRetention {
             taken: runs.iter().flat_map(|run| run.links.iter().cloned()).collect(),
             ..RemovalPlan::default()
         };
-        removal.owed = look.owed.rows_of(&removal.taken);
+        removal.owed = look.letters.owed_rows(&removal.taken);
+        removal.dropped = look.letters.dropped_rows(&removal.taken);
         removal.plugins = count(&facts.plugins, &self.source, &removal.taken, &removal.owed);
         rebase_successors(&mut reader, &runs, facts.newest, &mut removal).await?;
         let untold = self.record_gaps(facts, &look.rows, &mut removal);

@@ -10,8 +10,8 @@ use kubewitness_core::{Seq, Version};
 use crate::report::RetentionHolder;
 use crate::retention::decide::{self, PluginHold, RetentionCut};
 use crate::store::RetentionReader;
-use crate::store::rows::SEGMENT;
 use crate::store::rows::removal::{LinkRow, RemovalPlan, SegmentTally, StateLink, TakenStates};
+use crate::store::rows::{DROPPED, MarkedLetter, OWED_STATE, SEGMENT};
 
 /// When a deletion without a version counts as settled. A deletion that was found by comparing lists has no
 /// version, so only its age shows that its watch no longer resumes before it.
@@ -46,45 +46,60 @@ pub(crate) struct SegmentView {
     /// Whether each of the segment's own states is expired.
     pub expired: Vec<bool>,
     pub may_go: Vec<bool>,
-    /// The dead letters of the segment, each with whether it was dropped for good.
-    pub letters: HashMap<Seq, bool>,
-    /// The states that are owed to plugins.
-    pub owed: OwedPositions,
+    /// Dead letters, and the states that are owed to plugins.
+    pub letters: LetterPositions,
 }
 
-/// The states that are owed to plugins although their cursors have passed them.
+/// The dead letters at positions, and the states that are owed to plugins although their cursors have passed
+/// them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct OwedPositions(HashMap<Seq, Vec<String>>);
+pub(crate) struct LetterPositions(HashMap<Seq, Vec<MarkedLetter>>);
 
-impl OwedPositions {
+impl LetterPositions {
     async fn read_between(
         past: &mut dyn RetentionReader,
         from: Seq,
         through: Seq,
     ) -> Result<Self, JournalError> {
-        let mut owed = Self::default();
-        owed.extend(past.owed_between(from, through).await?);
-        Ok(owed)
+        let mut letters = Self::default();
+        letters.extend(past.letters_between(from, through).await?);
+        Ok(letters)
     }
 
-    fn extend(&mut self, rows: Vec<(String, Seq)>) {
-        for (plugin, seq) in rows {
-            self.0.entry(seq).or_default().push(plugin);
+    fn extend(&mut self, letters: Vec<MarkedLetter>) {
+        for letter in letters {
+            self.0.entry(letter.seq).or_default().push(letter);
         }
     }
 
-    /// Whether a plugin that still exists is owed this state.
+    /// Whether somebody still waits for this state: an operator could replay a dead letter of it, or it is
+    /// owed to a plugin that still exists. A dropped dead letter is never replayed, so it keeps nothing.
     fn is_held(&self, seq: Seq, plugins: &[(String, PluginProgress)], now_ms: u64) -> bool {
         let is_there = |name: &String| {
             plugins.iter().any(|(other, progress)| other == name && !decide::is_gone(progress, now_ms))
         };
-        self.0.get(&seq).is_some_and(|names| names.iter().any(is_there))
+        let holds = |letter: &MarkedLetter| match letter.mark {
+            DROPPED => false,
+            OWED_STATE => is_there(&letter.plugin),
+            _ => true,
+        };
+        self.0.get(&seq).is_some_and(|letters| letters.iter().any(holds))
     }
 
     /// The rows of owed states to remove together with these states.
-    pub fn rows_of(&self, taken: &[StateLink]) -> BTreeSet<(String, Seq)> {
-        let rows = taken.iter().filter_map(|link| Some((link.seq, self.0.get(&link.seq)?)));
-        rows.flat_map(|(seq, names)| names.iter().map(move |name| (name.clone(), seq))).collect()
+    pub fn owed_rows(&self, taken: &[StateLink]) -> BTreeSet<(String, Seq)> {
+        self.rows_of(taken, OWED_STATE)
+    }
+
+    /// The rows of dropped letters to remove together with these states.
+    pub fn dropped_rows(&self, taken: &[StateLink]) -> BTreeSet<(String, Seq)> {
+        self.rows_of(taken, DROPPED)
+    }
+
+    fn rows_of(&self, taken: &[StateLink], mark: i64) -> BTreeSet<(String, Seq)> {
+        let letters = taken.iter().filter_map(|link| self.0.get(&link.seq)).flatten();
+        let marked = letters.filter(|letter| letter.mark == mark);
+        marked.map(|letter| (letter.plugin.clone(), letter.seq)).collect()
     }
 }
 
@@ -162,9 +177,7 @@ impl SourceFacts {
             return RetentionHolder::Plugin(hold.plugin.clone());
         }
         match () {
-            () if found.letters.get(&link.seq) == Some(&true) => RetentionHolder::Dropped,
-            () if found.letters.contains_key(&link.seq) => RetentionHolder::DeadLetter,
-            () if found.owed.is_held(link.seq, &self.plugins, self.now_ms) => RetentionHolder::DeadLetter,
+            () if found.letters.is_held(link.seq, &self.plugins, self.now_ms) => RetentionHolder::DeadLetter,
             () if !link.settled => RetentionHolder::Checkpoint,
             () if link.seq >= self.newest => RetentionHolder::Last,
             () if link.end.live && link.seq >= link.end.newest => RetentionHolder::Live,
@@ -194,13 +207,13 @@ impl SourceFacts {
 
     /// The newest position stays, because the next one is counted from it. For the same reason, the object
     /// with the greatest number stays.
-    fn is_free(&self, link: &StateLink, owed: &OwedPositions) -> bool {
+    fn is_free(&self, link: &StateLink, letters: &LetterPositions) -> bool {
         let numbers = link.end.live || link.object != self.newest_object;
         numbers
             && link.settled
             && link.seq < self.newest
             && !self.holds.iter().any(|hold| hold.covers(link.seq))
-            && !owed.is_held(link.seq, &self.plugins, self.now_ms)
+            && !letters.is_held(link.seq, &self.plugins, self.now_ms)
     }
 }
 
@@ -212,17 +225,16 @@ pub(crate) async fn view_segment(
 ) -> Result<SegmentView, JournalError> {
     let (from, through) = (segment * SEGMENT, (segment + 1) * SEGMENT - 1);
     let rows = past.links_between(&facts.streams, from, through).await?;
-    let letters: HashMap<Seq, bool> = past.letters_between(from, through).await?.into_iter().collect();
-    let mut owed = OwedPositions::read_between(past, from, through).await?;
+    let mut letters = LetterPositions::read_between(past, from, through).await?;
     let mut states: Vec<StateLink> = rows.iter().map(|row| row.as_link(facts.is_settled(row))).collect();
     let expired = cut.expired_states(segment, &states);
-    let is_free = |link: &StateLink, expired: bool| {
-        expired && facts.is_free(link, &owed) && !letters.contains_key(&link.seq)
-    };
-    let mut may_go: Vec<bool> =
-        states.iter().zip(&expired).map(|(link, expired)| is_free(link, *expired)).collect();
-    complete_objects(past, facts, (cut, through), &mut states, &mut may_go, &mut owed).await?;
-    Ok(SegmentView { rows, states, expired, may_go, letters, owed })
+    let mut may_go: Vec<bool> = states
+        .iter()
+        .zip(&expired)
+        .map(|(link, expired)| *expired && facts.is_free(link, &letters))
+        .collect();
+    complete_objects(past, facts, (cut, through), &mut states, &mut may_go, &mut letters).await?;
+    Ok(SegmentView { rows, states, expired, may_go, letters })
 }
 
 /// Adds later states of ended objects, if they have to be removed together with states of this segment.
@@ -232,7 +244,7 @@ async fn complete_objects(
     (cut, through): (&RetentionCut, Seq),
     states: &mut Vec<StateLink>,
     may_go: &mut Vec<bool>,
-    owed: &mut OwedPositions,
+    letters: &mut LetterPositions,
 ) -> Result<(), JournalError> {
     let is_first =
         |link: &StateLink| link.seq >= link.end.newest && !link.end.live && link.end.tail > through;
@@ -250,14 +262,13 @@ async fn complete_objects(
     }
     later_rows.sort_by_key(|row| row.seq);
     let Some(last) = later_rows.last().map(|row| row.seq) else { return Ok(()) };
-    let letters: HashMap<Seq, bool> = past.letters_between(through + 1, last).await?.into_iter().collect();
-    owed.extend(past.owed_between(through + 1, last).await?);
+    letters.extend(past.letters_between(through + 1, last).await?);
     for row in later_rows {
         let link = row.as_link(facts.is_settled(&row));
         // Whether the count or the size has been reached depends on all states of that segment, so only
         // certain expiry counts. A state that is not certain keeps its object for now.
         let expired = cut.is_certain(link.seq / SEGMENT, &link);
-        may_go.push(expired && facts.is_free(&link, owed) && !letters.contains_key(&link.seq));
+        may_go.push(expired && facts.is_free(&link, letters));
         states.push(link);
     }
     Ok(())
@@ -332,18 +343,15 @@ pub(crate) async fn is_still_valid(
     if streams.len() != removal.streams.len() || ended != removal.ends.len() {
         return Ok(false);
     }
-    let letters = past.letters_between(*first, *last).await?;
-    if letters.iter().any(|(letter, _)| seqs.contains(letter)) {
-        return Ok(false);
-    }
     let tallies = match removal.in_hand {
         Some(_) => past.tallies_of(&removal.streams).await?,
         None => Vec::new(),
     };
-    let owed = OwedPositions::read_between(past, *first, *last).await?;
+    let letters = LetterPositions::read_between(past, *first, *last).await?;
     let plugins = past.progress_of_all().await?;
-    if owed.rows_of(&removal.taken) != removal.owed
-        || seqs.iter().any(|seq| owed.is_held(*seq, &plugins, removal.now_ms))
+    if letters.owed_rows(&removal.taken) != removal.owed
+        || letters.dropped_rows(&removal.taken) != removal.dropped
+        || seqs.iter().any(|seq| letters.is_held(*seq, &plugins, removal.now_ms))
     {
         return Ok(false);
     }

@@ -64,7 +64,7 @@ async fn source_figures(
         }
         stats.sources.push(source);
     }
-    let plugins = past.taken_states().await?.into_iter();
+    let plugins = past.removed_counts().await?.states.into_iter();
     let plugin = |(plugin, taken): (String, crate::store::rows::removal::TakenStates)| TakenStats {
         plugin,
         finished: taken.finished,

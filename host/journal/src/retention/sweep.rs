@@ -1,6 +1,6 @@
-//! Removes rows that belong to no single state: poison messages, records of losses, reports of plugins, and
-//! shared rows that no remaining state refers to. Each loop ends, because removed rows are not found again and nobody adds old
-//! ones.
+//! Removes rows that belong to no single state: poison messages, records of losses, reports of plugins, records
+//! of operators' acts, and shared rows that no remaining state refers to. Each loop ends, because removed rows
+//! are not found again and nobody adds old ones.
 
 use std::collections::VecDeque;
 
@@ -18,6 +18,9 @@ use crate::store::rows::removal::{SharedRows, UnusedRows};
 /// How often a batch of unused rows is checked again because too many states were appended meanwhile. After
 /// that, it is left for the next sweep.
 const SEARCH_AGAIN: usize = 3;
+
+/// The most batches of records that a pass removes. Each batch reads the whole table, which only people fill.
+const RECORD_BATCHES: usize = 64;
 
 /// The newest reports of one object, collected while its reports are read in order.
 #[derive(Default)]
@@ -84,6 +87,22 @@ impl SourceRetention {
             self.journal.sweep_unused_rows(UnusedRows { poison, ..UnusedRows::default() }).await?;
             tokio::time::sleep(REST).await;
         }
+    }
+
+    /// Removes records of operators' acts from before a time. A pass removes a bounded number, and the next
+    /// pass goes on.
+    pub(super) async fn remove_records(&self, before_ms: u64) -> Result<(), JournalError> {
+        for _ in 0..RECORD_BATCHES {
+            let mut reader = self.journal.open_reader().await?;
+            let records = reader.retention_reader().old_records(before_ms, BATCH).await?;
+            drop(reader);
+            if records.is_empty() {
+                return Ok(());
+            }
+            self.journal.sweep_unused_rows(UnusedRows { records, ..UnusedRows::default() }).await?;
+            tokio::time::sleep(REST).await;
+        }
+        Ok(())
     }
 
     /// Removes reports: all reports of an object without states, and the oldest reports of an object that has

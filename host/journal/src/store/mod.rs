@@ -24,12 +24,12 @@ use crate::report::{JournalReplica, PoisonRecord, ReplayRecord, SourceCounters};
 use crate::store::memory::{FoundObject, ObjectIdentity, StoreMemory};
 use crate::store::rows::checksum::{SumCell, SummedTable};
 use crate::store::rows::removal::{
-    LinkRow, RemovalPlan, SegmentTally, SharedRows, StateReferences, TakenStates, UnusedRows,
+    LinkRow, RemovalPlan, RemovedCounts, SegmentTally, SharedRows, StateReferences, UnusedRows,
 };
 use crate::store::rows::{
-    ChainStep, CurrentRow, DocumentRow, EndRow, KeptSnapshot, KnownKeys, LetterMarking, LiveRow, NamedObject,
-    ObjectChoice, ObjectEnds, PlacedObject, RowBatch, SourceEpoch, StateEnvelope, StateKey, StoreResult,
-    StoredDocument, StoredRow,
+    ChainStep, CurrentRow, DocumentRow, EndRow, KeptSnapshot, KnownKeys, LetterMarking, LiveRow,
+    MarkedLetter, NamedObject, ObjectChoice, ObjectEnds, PlacedObject, RowBatch, SourceEpoch, StateEnvelope,
+    StateKey, StoreResult, StoredDocument, StoredRow,
 };
 pub use server::{ReplicaSharing, ServerAddressError};
 
@@ -192,11 +192,8 @@ pub(crate) trait RetentionReader: Send {
     async fn tallies_of(&mut self, streams: &[i64]) -> StoreResult<Vec<SegmentTally>>;
     /// The progress of all plugins, including removed ones.
     async fn progress_of_all(&mut self) -> StoreResult<Vec<(String, PluginProgress)>>;
-    /// Positions of dead letters of any plugin between two positions, both included; and whether all letters of a
-    /// position were dropped.
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>>;
-    /// The states that plugins are owed between two positions, both included.
-    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>>;
+    /// Dead letters of any plugin, and states that plugins are owed, between two positions, both included.
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<MarkedLetter>>;
     /// States of these streams between two positions, both included, in order.
     async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>>;
     /// The states of an ended object, from its end back to this position, at most so many; in order.
@@ -256,7 +253,12 @@ pub(crate) trait RetentionReader: Send {
         after: i64,
         limit: usize,
     ) -> StoreResult<Vec<(i64, String)>>;
-    async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>>;
+    /// Records of operators' acts from before a time, in order, at most `limit`; never the one with the
+    /// greatest number, nor a plugin's newest pause or resume, which says whether the plugin is paused.
+    async fn old_records(&mut self, before_ms: u64, limit: usize) -> StoreResult<Vec<i64>>;
+    /// Those of these records that exist.
+    async fn existing_records(&mut self, numbers: &[i64]) -> StoreResult<Vec<i64>>;
+    async fn removed_counts(&mut self) -> StoreResult<RemovedCounts>;
 }
 
 /// A connection that reads. One that is released within a snapshot is not reused.

@@ -10,7 +10,7 @@ use super::findings::ProblemList;
 use super::story;
 use crate::report::code;
 use crate::store::StoreReader;
-use crate::store::rows::removal::TakenStates;
+use crate::store::rows::removal::{RemovedCounts, TakenStates};
 use crate::store::rows::{ROW_BYTES, SEGMENT, SourceEpoch, StoreResult};
 
 struct VerifiedPlugin {
@@ -20,6 +20,8 @@ struct VerifiedPlugin {
     finished: u64,
     /// The states that retention removed.
     taken: TakenStates,
+    /// The dropped letters that retention removed.
+    removed_letters: u64,
 }
 
 impl VerifiedPlugin {
@@ -47,14 +49,24 @@ pub(super) struct VerifiedAccounts {
 impl VerifiedAccounts {
     pub async fn load(rows: &mut dyn StoreReader, findings: &mut ProblemList) -> StoreResult<Self> {
         let taken = rows.retention_reader().taken_of_streams().await?;
-        let mut of_plugins = rows.retention_reader().taken_states().await?;
+        let RemovedCounts { states: mut of_plugins, mut letters, .. } =
+            rows.retention_reader().removed_counts().await?;
         let mut plugins = Vec::new();
         for (name, body) in rows.plugin_rows().await? {
             findings.report.plugins_checked += 1;
             match serde_json::from_str(&body) {
                 Ok(progress) => {
                     let taken = of_plugins.remove(&name).unwrap_or_default();
-                    plugins.push(VerifiedPlugin { name, progress, observed: 0, finished: 0, taken });
+                    let removed_letters = letters.remove(&name).unwrap_or_default();
+                    let (observed, finished) = (0, 0);
+                    plugins.push(VerifiedPlugin {
+                        name,
+                        progress,
+                        observed,
+                        finished,
+                        taken,
+                        removed_letters,
+                    });
                 }
                 Err(error) => {
                     findings.add(
@@ -65,7 +77,7 @@ impl VerifiedAccounts {
                 }
             }
         }
-        for name in of_plugins.into_keys() {
+        for name in of_plugins.into_keys().chain(letters.into_keys()) {
             let text = format!("retention took states of {name}, which has no progress");
             findings.add(code::COMPLETENESS, None, text);
         }
@@ -221,11 +233,11 @@ async fn check_letters(
     plugin: &VerifiedPlugin,
     findings: &mut ProblemList,
 ) -> StoreResult<()> {
-    let VerifiedPlugin { name, progress, observed, finished, taken, .. } = plugin;
+    let VerifiedPlugin { name, progress, observed, finished, taken, removed_letters } = plugin;
     let finished = finished.saturating_add(taken.finished);
     let observed = observed.saturating_add(taken.finished).saturating_add(taken.untold);
     let (all, parked) = rows.letter_counts(name).await?;
-    let (all, parked) = (all as u64, parked as u64);
+    let (all, parked) = ((all as u64).saturating_add(*removed_letters), parked as u64);
     let PluginProgress { delivered, filtered, dead, .. } = progress;
     // A letter that is being replayed is owed again, and counts as dead until the next save.
     if !(parked..=all).contains(dead) {

@@ -1,6 +1,7 @@
 //! Tests of retention: which states it removes, which it keeps, and that those are unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -11,14 +12,15 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version, reports};
-use kubewitness_journal::{RetentionHolder, RetentionReport, SourceRetention};
+use kubewitness_journal::{Journal, JournalOptions, RetentionHolder, RetentionReport, SourceRetention, code};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{
-    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, present, state,
+    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, options, present,
+    state,
 };
 
 fn keep(count: u64) -> RetentionSpec {
@@ -587,7 +589,90 @@ async fn what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it
     desk.journal.mark_dropped("p", &[2400], "ann", "why").await.unwrap();
     let mut later = SourceRetention::new(desk.journal.clone(), SOURCE);
     later.run_pass(&keep(10)).await.unwrap();
-    assert_eq!(later.held_states(), BTreeMap::new(), "nobody can do anything about it");
+    assert_eq!(later.held_states(), BTreeMap::new());
+    assert_eq!(kept(&desk).await, (2491..=2500).collect::<Vec<_>>(), "a dropped letter keeps nothing");
+    desk.assert_sound().await;
+}
+
+/// The machine's clock, years later.
+struct LaterClock(SystemClock);
+
+impl Clock for LaterClock {
+    fn now_ms(&self) -> u64 {
+        self.0.now_ms() + 10 * 365 * 24 * 3_600_000
+    }
+
+    fn elapsed(&self) -> std::time::Duration {
+        self.0.elapsed()
+    }
+}
+
+async fn dropped_letters_go_with_their_states_and_old_records_go_except_pauses_in_force() {
+    const LETTERS: Seq = 1_000;
+    let mut desk = TestJournal::new().await;
+    let states = (1..=LETTERS + 1).map(|version| present(&job(0), version));
+    settled(&desk, states.collect(), LETTERS + 1).await;
+    let progress = PluginProgress { dead: LETTERS, ..subscribed(LETTERS + 1, 1) };
+    let parked = (1..=LETTERS).map(dead).collect();
+    desk.journal.save("audit", ProgressSave { progress, parked, ..ProgressSave::default() }).await.unwrap();
+    desk.journal.mark_paused("other", true, "ann", "it floods the database").await.unwrap();
+    for first in (1..=LETTERS).step_by(5) {
+        let letters: Vec<Seq> = (first..first + 5).collect();
+        desk.journal.mark_dropped("audit", &letters, "ann", "nobody needs them").await.unwrap();
+    }
+    for pauses in [true, false].repeat(50) {
+        desk.journal.mark_paused("audit", pauses, "ann", "to look").await.unwrap();
+    }
+    desk.journal.mark_paused("last", false, "ann", "it is the newest record").await.unwrap();
+    assert_eq!((rows_of(&desk, "letters").await, rows_of(&desk, "replays").await), (1_000, 302));
+
+    assert_eq!(pass(&desk, &hours(1)).await.states, LETTERS);
+    assert_eq!((rows_of(&desk, "letters").await, rows_of(&desk, "replays").await), (0, 302));
+    desk.assert_sound().await;
+    let progress = desk.journal.plugin_progress("audit").await.unwrap().unwrap();
+    assert_eq!((progress.dead, progress.removed_letters), (LETTERS, LETTERS));
+
+    desk.journal.close().await.unwrap();
+    let later = JournalOptions { clock: Arc::new(LaterClock(SystemClock::default())), ..options() };
+    desk.journal = Journal::open_at(&desk.place, later).await.unwrap();
+    pass(&desk, &hours(1)).await;
+    let left = desk.journal.replay_records(None, u64::MAX, 100).await.unwrap();
+    let left: Vec<_> = left.iter().map(|record| (&*record.plugin, &*record.what)).collect();
+    assert_eq!(left, [("last", "resume"), ("audit", "resume"), ("other", "pause")]);
+    assert!(desk.journal.plugin_pause("other").await.unwrap().is_some());
+    assert!(desk.journal.plugin_pause("audit").await.unwrap().is_none());
+    desk.assert_sound().await;
+    pass(&desk, &hours(1)).await;
+    desk.assert_sound().await;
+
+    // The next record follows the newest one, and a lost one is still found.
+    desk.journal.mark_paused("audit", true, "ann", "once more").await.unwrap();
+    desk.assert_sound().await;
+    desk.keep("@replays").await;
+    desk.run("DELETE FROM @replays WHERE id = 1").await;
+    let report = desk.verify().await;
+    assert!(report.problems.iter().any(|problem| problem.code == code::RECORD), "{:?}", report.problems);
+    desk.put_back("@replays").await;
+    desk.let_go().await;
+    desk.journal.forget_plugin("audit").await.unwrap();
+    desk.assert_sound().await;
+}
+
+async fn a_state_that_one_plugin_dropped_and_another_has_parked_stays() {
+    let desk = TestJournal::new().await;
+    history(&desk, 2, 10).await;
+    let progress = PluginProgress { dead: 1, ..subscribed(20, 19) };
+    for plugin in ["audit", "tables"] {
+        let parked = vec![DeadLetter { plugin: plugin.into(), ..dead(7) }];
+        let save = ProgressSave { progress: progress.clone(), parked, ..ProgressSave::default() };
+        desk.journal.save(plugin, save).await.unwrap();
+    }
+    desk.journal.mark_dropped("audit", &[7], "ann", "nobody needs it").await.unwrap();
+    pass(&desk, &keep(1)).await;
+    assert_eq!(kept(&desk).await, [7, 9, 11, 13, 15, 17, 19, 20], "job 0 stays from its letter on");
+    desk.journal.mark_dropped("tables", &[7], "ann", "nobody needs it").await.unwrap();
+    pass(&desk, &keep(1)).await;
+    assert_eq!((kept(&desk).await, rows_of(&desk, "letters").await), (vec![19, 20], 0));
     desk.assert_sound().await;
 }
 
@@ -707,6 +792,8 @@ on_every_store!(
     a_report_of_a_plugin_goes_with_the_last_state_of_its_object,
     of_an_object_with_too_many_reports_the_oldest_go,
     what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go,
+    dropped_letters_go_with_their_states_and_old_records_go_except_pauses_in_force,
+    a_state_that_one_plugin_dropped_and_another_has_parked_stays,
     a_few_random_histories_stay_whole,
 );
 

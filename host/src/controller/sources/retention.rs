@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{RetentionSpec, SourceSpec};
-use kubewitness_journal::{Journal, SourceRetention};
+use kubewitness_journal::{Journal, RecordAges, SourceRetention};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -26,6 +26,7 @@ pub struct SourceRetentions {
     tasks: TaskSupervisor,
     timers: RetentionTimers,
     running: BTreeMap<String, RunningRetention>,
+    record_ages: RecordAges,
 }
 
 impl SourceRetentions {
@@ -35,17 +36,19 @@ impl SourceRetentions {
         tasks: TaskSupervisor,
         timers: RetentionTimers,
     ) -> Self {
-        Self { journal, shared, tasks, timers, running: BTreeMap::new() }
+        Self { journal, shared, tasks, timers, running: BTreeMap::new(), record_ages: RecordAges::default() }
     }
 
     pub fn reconcile_retentions(&mut self, sources: &[SourceSpec]) {
         let wanted: BTreeMap<&str, RetentionSpec> =
             sources.iter().filter_map(|source| Some((source.name.as_str(), source.retention?))).collect();
+        self.record_ages.keep_sources(sources.iter().map(|source| source.name.as_str()));
         self.running.retain(|name, running| {
             let stays = wanted.get(name.as_str()) == Some(&running.spec);
             if !stays {
                 running.stop.cancel();
                 self.shared.forget_held(name);
+                self.record_ages.forget_age(name);
             }
             stays
         });
@@ -59,7 +62,8 @@ impl SourceRetentions {
     fn start(&mut self, name: &str, spec: RetentionSpec) {
         let stop = CancellationToken::new();
         let (stopped, source) = (stop.clone(), name.to_string());
-        let mut retention = SourceRetention::new(self.journal.clone(), name);
+        let mut retention =
+            SourceRetention::new(self.journal.clone(), name).with_record_ages(&self.record_ages);
         let (shared, clock, timers) = (self.shared.clone(), SystemClock::default(), self.timers);
         let journal = self.journal.clone();
         self.tasks.spawn_task(format!("retention of {name}"), TaskFate::Finite, async move {

@@ -38,7 +38,7 @@ fn view(
         },
         RetentionHolder::DeadLetter => {
             let remedy = "repair the cause and replay them: `kubewitness deadletters list` shows them. Later states of \
-                          the same objects are kept with them. A dropped letter keeps its state, too"
+                          the same objects are kept with them. A dropped letter keeps nothing"
                 .to_owned();
             ("dead letters".to_owned(), remedy)
         }

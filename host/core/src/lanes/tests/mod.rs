@@ -221,6 +221,15 @@ fn a_dropped_letter_frees_its_lane_and_stays_in_the_accounts() {
 }
 
 #[test]
+fn letters_that_retention_removed_stay_in_the_accounts() {
+    let progress = PluginProgress { cursor: 9, dead: 4, removed_letters: 3, ..PluginProgress::default() };
+    let mut lanes = Lanes::new(options(OnDeadLetter::Continue), &progress);
+    lanes.add_parked(9);
+    let stats = lanes.lane_stats();
+    assert_eq!((stats.dead, stats.dropped, lanes.progress_to_save().dead), (4, 3, 4));
+}
+
+#[test]
 fn a_failing_lane_does_not_fill_the_window() {
     let mut lanes = lanes_with(OnDeadLetter::Continue, &[(1, 1)]);
     take(&mut lanes, 0, 1);

@@ -327,7 +327,7 @@ struct PlannedWork {
 }
 
 /// Removes the rows from memory before they are deleted. A row is kept if a state has referred to it since it
-/// was found to be unused. Returns `false` if too many states came since. A sweep of rows that no state
+/// was found to be unused; a record is not counted if an earlier sweep removed it. Returns `false` if too many states came since. A sweep of rows that no state
 /// refers to is never refused.
 async fn sweep_unused_rows(
     writer: &mut dyn StoreWriter,
@@ -347,6 +347,9 @@ async fn sweep_unused_rows(
         }
         sweep.statuses.retain(|id| since.statuses.binary_search(id).is_err());
         sweep.anchors.retain(|id| since.anchors.binary_search(id).is_err());
+    }
+    if !sweep.records.is_empty() {
+        sweep.records = writer.store_reader().retention_reader().existing_records(&sweep.records).await?;
     }
     memory.statuses.retain(|_, id| !sweep.statuses.contains(id));
     memory.owners.retain(|_, id| !sweep.owners.contains(id));

@@ -23,7 +23,7 @@ pub(crate) use batch::{
 pub(crate) use damage::{StoreResult, damaged_state, decode_column};
 pub(crate) use envelope::{DocumentEncoding, RowFlags, StateEnvelope, StateRow, join_documents};
 pub(crate) use key::StateKey;
-pub(crate) use operator_actions::{DROPPED, LetterMarking, OWED_STATE, OperatorAct};
+pub(crate) use operator_actions::{DROPPED, LetterMarking, MarkedLetter, OWED_STATE, OperatorAct};
 pub(crate) use returned::{
     ChainStep, CurrentRow, DocumentRow, DocumentStorage, EndRow, KeptSnapshot, LetterRange, LiveRow,
     NamedObject, ObjectChoice, ObjectEnds, PlacedObject, SourceEpoch, StoredDocument, StoredRow,

@@ -15,6 +15,14 @@ pub(crate) struct LetterMarking {
     pub at_ms: u64,
 }
 
+/// A row of the letters: a dead letter or an owed state, with the mark that tells which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MarkedLetter {
+    pub plugin: String,
+    pub seq: Seq,
+    pub mark: i64,
+}
+
 /// An action of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorAct {

@@ -87,6 +87,46 @@ pub(crate) struct TakenStates {
     pub untold: u64,
 }
 
+/// Precedes a plugin's name in the key of the row that counts its removed letters, and is the whole key of
+/// the row that counts removed records. No plugin's name begins with it, and a key has room for no more.
+const OTHER_ROWS: &str = ".";
+
+/// The number of rows that retention removed, from the table `taken`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RemovedCounts {
+    /// States, for each plugin.
+    pub states: BTreeMap<String, TakenStates>,
+    /// Dropped dead letters, for each plugin.
+    pub letters: BTreeMap<String, u64>,
+    /// Records of operators' acts.
+    pub records: u64,
+}
+
+impl RemovedCounts {
+    /// `rows` have a key and two numbers. Rows of other things than states have them in the first number.
+    pub fn of(rows: impl IntoIterator<Item = (String, i64, i64)>) -> Self {
+        let mut counts = Self::default();
+        for (key, finished, untold) in rows {
+            let (finished, untold) = (finished as u64, untold as u64);
+            match key.strip_prefix(OTHER_ROWS) {
+                None => drop(counts.states.insert(key, TakenStates { finished, untold })),
+                Some("") => counts.records = finished,
+                Some(plugin) => drop(counts.letters.insert(plugin.to_owned(), finished)),
+            }
+        }
+        counts
+    }
+
+    pub fn letters_key(plugin: &str) -> String {
+        format!("{OTHER_ROWS}{plugin}")
+    }
+
+    /// The row that adds removed records, if there are any.
+    pub fn records_row(records: &[i64]) -> Option<(String, i64, i64)> {
+        (!records.is_empty()).then(|| (OTHER_ROWS.to_owned(), records.len() as i64, 0))
+    }
+}
+
 /// Rows that no remaining row refers to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct UnusedRows {
@@ -104,6 +144,8 @@ pub(crate) struct UnusedRows {
     pub gaps: Vec<i64>,
     /// Plugins, and keys of their reports about objects that are gone.
     pub reports: Vec<(String, String)>,
+    /// Old records of operators' acts.
+    pub records: Vec<i64>,
 }
 
 impl UnusedRows {
@@ -174,6 +216,8 @@ pub(crate) struct RemovalPlan {
     pub plugins: BTreeMap<String, TakenStates>,
     /// The states among these that plugins were owed. Their rows go with them.
     pub owed: BTreeSet<(String, Seq)>,
+    /// The dropped dead letters of these states. Their rows go with them, too.
+    pub dropped: BTreeSet<(String, Seq)>,
     pub gaps: Vec<GapRow>,
 }
 
@@ -190,6 +234,25 @@ impl RemovalPlan {
             tallies.entry((seq / SEGMENT, *stream)).or_default().1 -= bytes;
         }
         tallies
+    }
+
+    /// The rows of letters and of owed states that go.
+    pub fn letters(&self) -> impl Iterator<Item = &(String, Seq)> {
+        self.owed.iter().chain(&self.dropped)
+    }
+
+    /// The rows of the table `taken` that add to the counts of removed rows.
+    pub fn counts_taken(&self) -> Vec<(String, i64, i64)> {
+        let states = self
+            .plugins
+            .iter()
+            .map(|(name, taken)| (name.clone(), taken.finished as i64, taken.untold as i64));
+        let mut letters: BTreeMap<&str, i64> = BTreeMap::new();
+        for (plugin, _) in &self.dropped {
+            *letters.entry(plugin).or_default() += 1;
+        }
+        let letters = letters.into_iter().map(|(plugin, many)| (RemovedCounts::letters_key(plugin), many, 0));
+        states.chain(letters).collect()
     }
 
     pub fn bytes_taken(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 9.
+//! The format of a journal in PostgreSQL, MySQL or MariaDB, version 10.
 //!
 //! The tables are in one database, or in one schema of PostgreSQL. Their names begin with `kw_`, so other
 //! tables can be beside them. They hold the same rows as the embedded journal, under the same names and with
@@ -43,10 +43,11 @@
 //! | 7 | an index of ended objects |
 //! | 8 | flags that record what texts quote |
 //! | 9 | owed states among the letters |
+//! | 10 | counts of the dropped letters and records that retention removed |
 
 use super::engine::dialect::ServerDialect;
 
-pub(super) const VERSION: i64 = 9;
+pub(super) const VERSION: i64 = 10;
 
 /// The version from which replicas can share it.
 pub(super) const SHARED: i64 = 5;
@@ -56,7 +57,7 @@ pub(super) const SEALED: i64 = 3;
 
 /// `STEPS[n]` makes version `n + 1` of version `n`. Released statements never change.
 pub(super) const STEPS: [&[&str]; VERSION as usize] =
-    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES, &OWED];
+    [&CREATE, &DISCREPANCIES, &RETAIN_AND_SEAL, &EDITS, &REPLICAS, &WATCHES, &ENDS, &QUOTES, &OWED, &REMOVED];
 
 /// MySQL has no transactions for tables, so each of these statements may run twice.
 const CREATE: [&str; 20] = [
@@ -149,6 +150,10 @@ const QUOTES: [&str; 0] = [];
 
 /// A letter may be a state that is owed, which an older program would never hand over.
 const OWED: [&str; 0] = [];
+
+/// Counts the dropped letters and the records that retention removed. An older program would report them as
+/// lost.
+const REMOVED: [&str; 0] = [];
 
 /// Columns that are added to a journal of any version. An older program neither needs nor changes them.
 pub(super) const LATER: [&str; 2] = ["@COLUMN kw_journal.moves", "@COLUMN kw_journal.line"];

@@ -22,11 +22,12 @@ use super::schema;
 use super::statements::lookup;
 use crate::store::format::with_mark;
 use crate::store::memory::{FoundObject, ObjectIdentity, StoreMemory};
-use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::removal::{RemovalPlan, RemovedCounts, UnusedRows};
 use crate::store::rows::{KnownKeys, RowBatch, StateKey, StoreResult};
 use crate::store::{PluginWrites, StoreReader, StoreWriter, TransactionStart};
 
 const COMMIT: &str = "COMMIT";
+const REMOVED: &str = "DELETE FROM kw_taken WHERE plugin = ?";
 /// Runs if other processes have to learn of the commit.
 const COMMIT_NEWS: &str = "UPDATE kw_journal SET epoch = epoch + 1 WHERE id = 1; COMMIT";
 
@@ -302,10 +303,12 @@ impl StoreWriter for ServerWriter {
             "DELETE FROM kw_plugins WHERE name = ?",
             "DELETE FROM kw_letters WHERE plugin = ?",
             "DELETE FROM kw_kv WHERE plugin = ?",
-            "DELETE FROM kw_taken WHERE plugin = ?",
+            REMOVED,
         ] {
             self.session.fetch_rows(text, vec![plugin.into()]).await?;
         }
+        let letters = RemovedCounts::letters_key(plugin);
+        self.session.fetch_rows(REMOVED, vec![letters.as_str().into()]).await?;
         self.finish_transaction(false).await
     }
 

@@ -64,6 +64,8 @@ const STEPS: [&str; VERSION as usize - 1] = [
     "",
     // 10: a letter may be a state that is owed, which an older program would never hand over.
     "",
+    // 11: `taken` counts removed letters and records, which an older program would report as lost.
+    "",
 ];
 
 /// The version from which rows have checksums.

@@ -1,4 +1,4 @@
-//! The format of the file, version 9.
+//! The format of the file, version 11.
 //!
 //! It is one SQLite database in WAL mode. `application_id` is 0x4B574A31 ("KWJ1"), and `user_version` is the
 //! version of the format. `<file>.lock` is beside it. The writing process holds a lock on that file; the file
@@ -14,7 +14,7 @@
 //! | `snapshots` | the whole document of a live object at one of its states | not; replaced every eighth step of a chain, removed when the object ends |
 //! | `streams` | an epoch of a source: checkpoint and counters | every epoch |
 //! | `tallies` | the number of a stream's states in a segment of 1,024 positions, and their bytes | every segment |
-//! | `taken` | a plugin from which retention removed states: how many of them it had finished, and how many it never received | plugins |
+//! | `taken` | a plugin from which retention removed states: how many of them it had finished, and how many it never received; under `.` and its name, how many of its dropped letters; under `.`, how many records | plugins |
 //! | `gaps`, `poison` | a gap; bytes that did not decode | each of them |
 //! | `discrepancies` | a difference that an audit found: `number` counts all of its stream, and the newest `limits::DISCREPANCIES` are kept | not |
 //! | `plugins`, `letters`, `kv`, `replays` | progress; a dead letter; a key of a plugin; a record of a replay or a drop | plugins |
@@ -64,6 +64,7 @@
 //! | 8 | an index of ended objects |
 //! | 9 | flags that record what texts quote |
 //! | 10 | owed states among the letters |
+//! | 11 | counts of the dropped letters and records that retention removed |
 //!
 //! **Unfinished imports** are marked in `user_version` ([`UNFINISHED`](crate::store::format::UNFINISHED)),
 //! from the first append of an import until its end was accepted.
@@ -72,7 +73,7 @@
 //! states, `tallies` counts them). [`checksum`](crate::store::rows::checksum) says what each covers.
 //!
 //! **Letters**: `replaying` is 0 while a letter is parked, 1 while it is being replayed, and 2 once it was
-//! dropped. A dropped letter stays, because it accounts for its state. 3 marks a state that is no letter: it is
+//! dropped. A dropped letter accounts for its state, so retention removes both together. 3 marks a state that is no letter: it is
 //! owed, and the cursor has passed it (`lanes::owed` of `core`).
 //!
 //! **Notes** of plugins' calls are in `kv`, under keys that begin with a NUL, which no key of a plugin
@@ -82,7 +83,8 @@
 //! cursors of plugins, a state that a plugin may be processing stays, and those after it may go. The first
 //! state that stays gets a document that needs none before it, and its `back` leads to the last state before
 //! the hole, or is 0. `streams.taken` counts the removed states, so a hole that is not counted is damage. The
-//! newest position of all is never removed, because the next one is counted from it. Free pages are reused:
+//! newest position of all is never removed, because the next one is counted from it. Records of `replays` go by
+//! their age. Each plugin's newest pause or resume stays, and so does the newest record. Free pages are reused:
 //! the file does not shrink.
 //!
 //! **Recovery**: a transaction contains everything that its batch means, so SQLite's own recovery of the WAL
@@ -97,7 +99,7 @@ use sqlx::SqliteConnection;
 /// "KWJ1".
 pub(super) const APPLICATION_ID: i64 = 0x4B57_4A31;
 
-pub(super) const VERSION: i64 = 10;
+pub(super) const VERSION: i64 = 11;
 
 pub(super) const TABLES: &str = "
 CREATE TABLE streams (

@@ -60,7 +60,7 @@ async fn assert_migrated(format: i64, dump: &'static str) {
     let path = folder.path().join("journal.db");
     written(&path, dump).await;
     let error = verify_file(&path).await.unwrap_err();
-    assert!(matches!(error, OpenError::Older { found, known: 10, .. } if found == format), "{error}");
+    assert!(matches!(error, OpenError::Older { found, known: 11, .. } if found == format), "{error}");
 
     let journal = open(path.clone()).await;
     assert_eq!(*journal.newest_position().borrow(), STATES);

@@ -129,7 +129,7 @@ async fn a_journal_of_a_newer_format_is_refused_and_left_alone() {
     desk.journal.close().await.unwrap();
     edit(&desk.path(), "PRAGMA user_version = 99").await;
     let error = refused(&desk.path()).await;
-    assert!(matches!(error, OpenError::Newer { found: 99, known: 10, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 99, known: 11, .. }), "{error}");
     assert!(matches!(verify_file(&desk.path()).await, Err(OpenError::Newer { .. })));
 }
 
@@ -140,7 +140,7 @@ async fn a_journal_of_the_format_before_this_gets_its_mark_and_goes_on() {
     let path = desk.path();
     desk.journal.close().await.unwrap();
     edit(&path, "PRAGMA user_version = 9").await;
-    assert!(matches!(verify_file(&path).await, Err(OpenError::Older { found: 9, known: 10, .. })));
+    assert!(matches!(verify_file(&path).await, Err(OpenError::Older { found: 9, known: 11, .. })));
     let journal = Journal::open(&path, options()).await.unwrap();
     assert_eq!(*journal.newest_position().borrow(), 1);
     journal.close().await.unwrap();

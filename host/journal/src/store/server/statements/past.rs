@@ -8,9 +8,9 @@ use kubewitness_core::ports::PluginProgress;
 
 use super::read::{AFTER_ENVELOPE, decode_envelope, envelope_columns};
 use crate::store::rows::removal::{
-    LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReferences, TakenStates,
+    LinkRow, ObjectEnd, RemovedCounts, SegmentTally, SharedRows, StateReferences,
 };
-use crate::store::rows::{DROPPED, OWED_STATE, StateEnvelope, StoreResult, decode_column};
+use crate::store::rows::{MarkedLetter, StateEnvelope, StoreResult, bounded_i64, decode_column};
 use crate::store::server::connect::session::ServerSession;
 use crate::store::server::engine::link::{SqlParam, SqlRow};
 use crate::store::{RetentionReader, StoreReader};
@@ -112,22 +112,15 @@ impl RetentionReader for ServerSession {
         self.plugin_rows().await?.into_iter().map(parse).collect()
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<MarkedLetter>> {
         // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
-        let text = "SELECT l.seq, CAST(min(CASE WHEN l.replaying = ? THEN 1 ELSE 0 END) AS @BIGINT) \
-                    FROM kw_plugins p @JOIN kw_letters l ON l.plugin = p.name \
-                    WHERE l.seq >= ? AND l.seq <= ? AND l.replaying <> ? GROUP BY l.seq";
-        let values = vec![DROPPED.into(), (from as i64).into(), (through as i64).into(), OWED_STATE.into()];
-        let rows = self.fetch_rows(text, values).await?;
-        rows.iter().map(|row| Ok((row.int_at(0)? as Seq, row.int_at(1)? == 1))).collect()
-    }
-
-    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>> {
-        let text = "SELECT l.plugin, l.seq FROM kw_plugins p @JOIN kw_letters l ON l.plugin = p.name \
-                    WHERE l.seq >= ? AND l.seq <= ? AND l.replaying = ?";
-        let values = vec![(from as i64).into(), (through as i64).into(), OWED_STATE.into()];
-        let rows = self.fetch_rows(text, values).await?;
-        rows.into_iter().map(|mut row| Ok((row.text(0)?, row.int_at(1)? as Seq))).collect()
+        let text = "SELECT l.plugin, l.seq, l.replaying FROM kw_plugins p @JOIN kw_letters l \
+                    ON l.plugin = p.name WHERE l.seq >= ? AND l.seq <= ?";
+        let rows = self.fetch_rows(text, vec![(from as i64).into(), (through as i64).into()]).await?;
+        let marked = |mut row: SqlRow| {
+            Ok(MarkedLetter { plugin: row.text(0)?, seq: row.int_at(1)? as Seq, mark: row.int_at(2)? })
+        };
+        rows.into_iter().map(marked).collect()
     }
 
     /// States of other streams are few, so they are filtered out here.
@@ -319,12 +312,22 @@ impl RetentionReader for ServerSession {
         rows.into_iter().map(|mut row| Ok((row.int_at(0)?, row.text(1)?))).collect()
     }
 
-    async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {
+    async fn old_records(&mut self, before_ms: u64, limit: usize) -> StoreResult<Vec<i64>> {
+        let text = "SELECT r.id FROM kw_replays r WHERE r.at_ms < ? \
+                    AND r.id < (SELECT max(m.id) FROM kw_replays m) AND r.id NOT IN \
+                    (SELECT max(p.id) FROM kw_replays p WHERE p.what IN ('pause', 'resume') GROUP BY p.plugin) \
+                    ORDER BY r.id LIMIT ?";
+        self.fetch_numbers(text, vec![bounded_i64(before_ms).into(), limit_param(limit)]).await
+    }
+
+    async fn existing_records(&mut self, numbers: &[i64]) -> StoreResult<Vec<i64>> {
+        let text = "SELECT r.id FROM @numbers @JOIN kw_replays r ON r.id = q.v";
+        self.fetch_numbers(text, vec![numbers.into()]).await
+    }
+
+    async fn removed_counts(&mut self) -> StoreResult<RemovedCounts> {
         let rows = self.fetch_rows("SELECT plugin, finished, untold FROM kw_taken", Vec::new()).await?;
-        let taken = |mut row: SqlRow| {
-            let taken = TakenStates { finished: row.int_at(1)? as u64, untold: row.int_at(2)? as u64 };
-            Ok((row.text(0)?, taken))
-        };
-        rows.into_iter().map(taken).collect()
+        let counts = |mut row: SqlRow| Ok((row.text(0)?, row.int_at(1)?, row.int_at(2)?));
+        Ok(RemovedCounts::of(rows.into_iter().map(counts).collect::<StoreResult<Vec<_>>>()?))
     }
 }

@@ -4,7 +4,7 @@ use tokio::time::timeout;
 
 use super::save::{KV_DELETE, REVIVED};
 use super::write::{GAPS, STATES, state_values};
-use crate::store::rows::removal::{RemovalPlan, UnusedRows};
+use crate::store::rows::removal::{RemovalPlan, RemovedCounts, UnusedRows};
 use crate::store::rows::{GapRow, StoreResult, checksum};
 use crate::store::server::connect::session::{ServerSession, WRITING};
 use crate::store::server::engine::link::{ServerLink, SqlParam, WriteResult, next};
@@ -66,8 +66,9 @@ async fn remove(link: &mut dyn ServerLink, removal: &RemovalPlan) -> WriteResult
     link.run_delete(&TAKE_SNAPSHOTS, snapshots).await?;
     link.insert(&REBASE, RowsBatch::of(removal.rebased.iter().cloned(), state_values)).await?;
     link.run_delete(&TAKE_OBJECTS, RowsBatch::of(&removal.objects, |object| [(*object).into()])).await?;
-    let owed = RowsBatch::of(&removal.owed, |(plugin, seq)| [plugin.as_str().into(), (*seq as i64).into()]);
-    link.run_delete(&REVIVED, owed).await?;
+    let letters =
+        RowsBatch::of(removal.letters(), |(plugin, seq)| [plugin.as_str().into(), (*seq as i64).into()]);
+    link.run_delete(&REVIVED, letters).await?;
     shrink_figures(link, removal).await?;
     for gap in &removal.gaps {
         record_gap(link, gap).await?;
@@ -90,11 +91,18 @@ async fn shrink_figures(link: &mut dyn ServerLink, removal: &RemovalPlan) -> Wri
         let text = "UPDATE kw_streams SET taken = taken + ? WHERE id = ?";
         link.fetch_rows(text, vec![(states as i64).into(), stream.into()]).await?;
     }
-    let plugins = RowsBatch::of(&removal.plugins, |(name, taken)| {
-        let (finished, untold) = (taken.finished as i64, taken.untold as i64);
-        [name.as_str().into(), finished.into(), untold.into(), checksum::taken_sum(finished, untold).into()]
+    add_counts(link, removal.counts_taken()).await
+}
+
+/// Adds numbers of removed rows.
+async fn add_counts(
+    link: &mut dyn ServerLink,
+    counts: impl IntoIterator<Item = (String, i64, i64)>,
+) -> WriteResult {
+    let counts = RowsBatch::of(counts, |(key, finished, untold)| {
+        [key.into(), finished.into(), untold.into(), checksum::taken_sum(finished, untold).into()]
     });
-    link.insert(&TAKEN, plugins).await
+    link.insert(&TAKEN, counts).await
 }
 
 /// One for each stream; it grows with each transaction of a pass.
@@ -124,11 +132,12 @@ async fn record_gap(link: &mut dyn ServerLink, gap: &GapRow) -> WriteResult {
 
 const OWNED: DeleteStatement =
     DeleteStatement { table: "kw_owned", key: &[int_column("owner"), int_column("object")] };
-const BY_NUMBER: [DeleteStatement; 4] = [
+const BY_NUMBER: [DeleteStatement; 5] = [
     DeleteStatement { table: "kw_statuses", key: &[int_column("id")] },
     DeleteStatement { table: "kw_anchors", key: &[int_column("id")] },
     DeleteStatement { table: "kw_poison", key: &[int_column("id")] },
     DeleteStatement { table: "kw_gaps", key: &[int_column("id")] },
+    DeleteStatement { table: "kw_replays", key: &[int_column("id")] },
 ];
 
 async fn delete_unused_rows(link: &mut dyn ServerLink, sweep: &UnusedRows) -> WriteResult {
@@ -137,10 +146,11 @@ async fn delete_unused_rows(link: &mut dyn ServerLink, sweep: &UnusedRows) -> Wr
     let reports =
         RowsBatch::of(&sweep.reports, |(plugin, key)| [plugin.as_str().into(), key.as_str().into()]);
     link.run_delete(&KV_DELETE, reports).await?;
-    let numbered = [&sweep.statuses, &sweep.anchors, &sweep.poison, &sweep.gaps];
+    let numbered = [&sweep.statuses, &sweep.anchors, &sweep.poison, &sweep.gaps, &sweep.records];
     for (table, numbers) in BY_NUMBER.iter().zip(numbered) {
         link.run_delete(table, RowsBatch::of(numbers, |number| [(*number).into()])).await?;
     }
+    add_counts(link, RemovedCounts::records_row(&sweep.records)).await?;
     if sweep.owners.is_empty() {
         return Ok(());
     }

@@ -12,9 +12,9 @@ use super::proof;
 use super::read::{decode_envelope, envelope_column, key};
 use crate::store::RetentionReader;
 use crate::store::rows::removal::{
-    LinkRow, ObjectEnd, SegmentTally, SharedRows, StateReference, StateReferences, TakenStates,
+    LinkRow, ObjectEnd, RemovedCounts, SegmentTally, SharedRows, StateReference, StateReferences,
 };
-use crate::store::rows::{DROPPED, OWED_STATE, StateEnvelope, StoreResult, decode_column};
+use crate::store::rows::{MarkedLetter, StateEnvelope, StoreResult, bounded_i64, decode_column};
 use crate::store::sqlite::fault::classify_error;
 
 fn numbers_as_json<T: serde::Serialize>(values: &[T]) -> String {
@@ -74,22 +74,14 @@ impl RetentionReader for SqliteConnection {
         Ok(rows.into_iter().map(tally).collect())
     }
 
-    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(Seq, bool)>> {
+    async fn letters_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<MarkedLetter>> {
         // Plugin by plugin: the key begins with the plugin, and millions of states may be owed.
-        let text = "SELECT l.seq, min(l.replaying = ?) FROM plugins p CROSS JOIN letters l \
-                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? WHERE l.replaying <> ? GROUP BY l.seq";
-        let query = sqlx::query_as(text).bind(DROPPED).bind(from as i64).bind(through as i64);
-        let letters: Vec<(i64, i64)> =
-            query.bind(OWED_STATE).fetch_all(&mut *self).await.map_err(classify_error)?;
-        Ok(letters.into_iter().map(|(seq, is_dropped)| (seq as Seq, is_dropped == 1)).collect())
-    }
-
-    async fn owed_between(&mut self, from: Seq, through: Seq) -> StoreResult<Vec<(String, Seq)>> {
-        let text = "SELECT l.plugin, l.seq FROM plugins p CROSS JOIN letters l \
-                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ? WHERE l.replaying = ?";
-        let query = sqlx::query_as(text).bind(from as i64).bind(through as i64).bind(OWED_STATE);
-        let owed: Vec<(String, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
-        Ok(owed.into_iter().map(|(plugin, seq)| (plugin, seq as Seq)).collect())
+        let text = "SELECT l.plugin, l.seq, l.replaying FROM plugins p CROSS JOIN letters l \
+                    ON l.plugin = p.name AND l.seq BETWEEN ? AND ?";
+        let query = sqlx::query_as(text).bind(from as i64).bind(through as i64);
+        let letters: Vec<(String, i64, i64)> = query.fetch_all(&mut *self).await.map_err(classify_error)?;
+        let marked = |(plugin, seq, mark): (String, i64, i64)| MarkedLetter { plugin, seq: seq as Seq, mark };
+        Ok(letters.into_iter().map(marked).collect())
     }
 
     async fn links_between(&mut self, streams: &[i64], from: Seq, through: Seq) -> StoreResult<Vec<LinkRow>> {
@@ -189,14 +181,25 @@ impl RetentionReader for SqliteConnection {
         Ok(count as usize)
     }
 
-    async fn taken_states(&mut self) -> StoreResult<BTreeMap<String, TakenStates>> {
+    async fn old_records(&mut self, before_ms: u64, limit: usize) -> StoreResult<Vec<i64>> {
+        let text = "SELECT id FROM replays WHERE at_ms < ? AND id < (SELECT max(id) FROM replays) AND id NOT IN \
+                    (SELECT max(id) FROM replays WHERE what IN ('pause', 'resume') GROUP BY plugin) \
+                    ORDER BY id LIMIT ?";
+        let query = sqlx::query_scalar(text).bind(bounded_i64(before_ms)).bind(limit as i64);
+        query.fetch_all(self).await.map_err(classify_error)
+    }
+
+    async fn existing_records(&mut self, numbers: &[i64]) -> StoreResult<Vec<i64>> {
+        let text = "SELECT id FROM replays WHERE id IN (SELECT value FROM json_each(?))";
+        let query = sqlx::query_scalar(text).bind(numbers_as_json(numbers));
+        query.fetch_all(self).await.map_err(classify_error)
+    }
+
+    async fn removed_counts(&mut self) -> StoreResult<RemovedCounts> {
         let text = "SELECT plugin, finished, untold FROM taken";
         let rows: Vec<(String, i64, i64)> =
             sqlx::query_as(text).fetch_all(&mut *self).await.map_err(classify_error)?;
-        let taken = |(plugin, finished, untold): (String, i64, i64)| {
-            (plugin, TakenStates { finished: finished as u64, untold: untold as u64 })
-        };
-        Ok(rows.into_iter().map(taken).collect())
+        Ok(RemovedCounts::of(rows))
     }
 
     async fn taken_of_streams(&mut self) -> StoreResult<BTreeMap<i64, u64>> {

@@ -3,7 +3,7 @@
 use rusqlite::Connection;
 
 use super::write::{run_for_each, write_gaps};
-use crate::store::rows::removal::{RemovalPlan, TakenStates, UnusedRows};
+use crate::store::rows::removal::{RemovalPlan, RemovedCounts, UnusedRows};
 use crate::store::rows::{StateRow, checksum};
 
 const TAKE: &str = "DELETE FROM states WHERE seq = ?";
@@ -16,7 +16,7 @@ const TALLY: &str = "UPDATE tallies SET states = states - ?3, bytes = bytes - ?4
     WHERE segment = ?1 AND stream = ?2";
 const EMPTY_TALLY: &str = "DELETE FROM tallies WHERE states = 0 AND segment = ? AND stream = ?";
 const STREAM: &str = "UPDATE streams SET taken = taken + ?2 WHERE id = ?1";
-const TAKE_OWED: &str = "DELETE FROM letters WHERE plugin = ? AND seq = ?";
+const TAKE_LETTER: &str = "DELETE FROM letters WHERE plugin = ? AND seq = ?";
 const TAKEN: &str = "INSERT OR FAIL INTO taken (plugin, finished, untold, sum) VALUES (?,?,?,?) \
     ON CONFLICT (plugin) DO UPDATE SET finished = finished + excluded.finished, \
     untold = untold + excluded.untold, sum = sum + excluded.sum";
@@ -48,7 +48,7 @@ pub(crate) fn remove(connection: &Connection, removal: &RemovalPlan) -> RemoveDo
     run_for_each(connection, TAKE_OBJECT, &removal.objects, |statement, object| {
         statement.execute((object,))
     })?;
-    run_for_each(connection, TAKE_OWED, &removal.owed, |statement, (plugin, seq)| {
+    run_for_each(connection, TAKE_LETTER, removal.letters(), |statement, (plugin, seq)| {
         statement.execute((plugin, *seq as i64))
     })?;
     shrink_figures(connection, removal)?;
@@ -66,15 +66,14 @@ fn shrink_figures(connection: &Connection, removal: &RemovalPlan) -> RemoveDone 
     run_for_each(connection, STREAM, removal.by_stream(), |statement, (stream, states)| {
         statement.execute((stream, states as i64))
     })?;
-    run_for_each(
-        connection,
-        TAKEN,
-        &removal.plugins,
-        |statement, (name, TakenStates { finished, untold })| {
-            let (finished, untold) = (*finished as i64, *untold as i64);
-            statement.execute((name, finished, untold, checksum::taken_sum(finished, untold)))
-        },
-    )
+    add_counts(connection, removal.counts_taken())
+}
+
+/// Adds numbers of removed rows.
+fn add_counts(connection: &Connection, counts: impl IntoIterator<Item = (String, i64, i64)>) -> RemoveDone {
+    run_for_each(connection, TAKEN, counts, |statement, (key, finished, untold)| {
+        statement.execute((key, finished, untold, checksum::taken_sum(finished, untold)))
+    })
 }
 
 const SWEEP_STATUS: &str = "DELETE FROM statuses WHERE id = ?";
@@ -84,6 +83,7 @@ const SWEEP_OWNER: &str = "DELETE FROM objects WHERE stream = 0 AND id = ? \
     AND NOT EXISTS (SELECT 1 FROM owned d WHERE d.owner = objects.id)";
 const SWEEP_POISON: &str = "DELETE FROM poison WHERE id = ?";
 const SWEEP_GAP: &str = "DELETE FROM gaps WHERE id = ?";
+const SWEEP_RECORD: &str = "DELETE FROM replays WHERE id = ?";
 const SWEEP_REPORT: &str = "DELETE FROM kv WHERE plugin = ? AND key = ?";
 
 /// Must run within a transaction.
@@ -98,11 +98,15 @@ pub(crate) fn delete_unused_rows(connection: &Connection, sweep: &UnusedRows) ->
         (SWEEP_OWNER, &sweep.owners),
         (SWEEP_POISON, &sweep.poison),
         (SWEEP_GAP, &sweep.gaps),
+        (SWEEP_RECORD, &sweep.records),
     ];
     by_number.into_iter().try_for_each(|(text, numbers)| {
         run_for_each(connection, text, numbers, |statement, number| statement.execute((number,)))
-    })
+    })?;
+    add_counts(connection, RemovedCounts::records_row(&sweep.records))
 }
+
+const REMOVED: &str = "DELETE FROM taken WHERE plugin = ?";
 
 /// Removes the saved progress of a plugin.
 pub fn forget_plugin(transaction: &Connection, plugin: &str) -> Result<(), rusqlite::Error> {
@@ -110,9 +114,9 @@ pub fn forget_plugin(transaction: &Connection, plugin: &str) -> Result<(), rusql
         "DELETE FROM plugins WHERE name = ?",
         "DELETE FROM letters WHERE plugin = ?",
         "DELETE FROM kv WHERE plugin = ?",
-        "DELETE FROM taken WHERE plugin = ?",
+        REMOVED,
     ] {
         transaction.execute(text, [plugin])?;
     }
-    Ok(())
+    transaction.execute(REMOVED, [RemovedCounts::letters_key(plugin)]).map(drop)
 }
