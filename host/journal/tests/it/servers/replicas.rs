@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use futures::StreamExt;
 use kubewitness_core::Version;
 use kubewitness_core::config::RetentionSpec;
 use kubewitness_core::ports::{NoteDurability, NoteStore};
@@ -390,6 +391,70 @@ pub async fn a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_
     until_there(&two, of(SOURCE, 0, vec![present(&job(1), 3)])).await;
     assert_eq!(desk.verify().await.states_checked, 3);
     desk.assert_sound().await;
+}
+
+/// A large answer, row by row.
+const LARGE_ANSWER: &str = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200) \
+                            SELECT repeat('x', 1000000) FROM n";
+
+/// Takes the seat of a replica, and the journal's row if it writes. Returns a session that reads the first row
+/// of a large answer and nothing more, as a process does that is suspended there. The server then waits to
+/// send.
+async fn stopped_reader(beside: &SharedJournal, slot: i64, writes: bool) -> Box<dyn std::any::Any> {
+    let is_postgres = StoreKind::here() == StoreKind::Postgres;
+    let lock = match is_postgres {
+        true => format!("SELECT pg_advisory_lock({}, hashtext(current_schema()))", 1_263_291_954 + slot),
+        false => {
+            format!(
+                "SELECT get_lock(concat('kubewitness {} ', left(sha2(database(), 256), 40)), 5)",
+                slot + 1
+            )
+        }
+    };
+    let row = format!(
+        "INSERT INTO kw_replicas (slot, name, lease, since_ms, term) VALUES ({slot}, 'stopped', 'x', 0, 0)"
+    );
+    let mut first = vec![lock, row];
+    if writes {
+        first.push("START TRANSACTION".into());
+        first.push("UPDATE kw_journal SET moves = moves + 1 WHERE id = 1".into());
+    }
+    /// One row is taken, and the stream stays.
+    macro_rules! stop_after_a_row {
+        ($kind:ty) => {{
+            let session = Box::leak(Box::new(<$kind>::connect(&beside.address).await.unwrap()));
+            for statement in first {
+                sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(&mut *session).await.unwrap();
+            }
+            let mut answer = sqlx::raw_sql(LARGE_ANSWER).fetch(session);
+            assert!(answer.next().await.unwrap().is_ok());
+            Box::new(answer)
+        }};
+    }
+    match is_postgres {
+        true => stop_after_a_row!(PgConnection),
+        false => stop_after_a_row!(MySqlConnection),
+    }
+}
+
+pub async fn a_replica_that_stops_in_a_large_answer_holds_the_others_up_for_seconds_alone() {
+    let beside = SharedJournal::new();
+    let one = replica(&beside.place(), "one").await;
+    let desk = TestJournal { folder: tempfile::tempdir().unwrap(), place: beside.place(), journal: one };
+    let one = &desk.journal;
+    one.append_batch(of(SOURCE, 0, vec![present(&job(1), 1)])).await.unwrap();
+    let _reads_alone = stopped_reader(&beside, 1, false).await;
+    let _writes = stopped_reader(&beside, 2, true).await;
+    let since = Instant::now();
+    until_there(one, of(SOURCE, 0, vec![present(&job(1), 2)])).await;
+    assert!(since.elapsed() > Duration::from_secs(5), "it held nobody up: nothing is tried here");
+    assert_eq!(*one.newest_position().borrow(), 2);
+    if StoreKind::here() == StoreKind::Postgres {
+        let reading = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                       AND wait_event = 'ClientWrite'";
+        assert_eq!(beside.run(reading).trim(), "1", "who reads outside of a transaction holds nobody up");
+    }
+    beside.end_all();
 }
 
 async fn until_there(journal: &Journal, append: AppendBatch) {

@@ -95,11 +95,17 @@ pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) ->
     Ok(())
 }
 
-/// Whether nothing has come from it for a while. A healthy replica sends a query every second.
+/// The states in which MySQL and MariaDB wait to send an answer.
+const SENDING: [&str; 2] = ["Sending to client", "Writing to net"];
+
+/// Whether nothing has come from it for a while, or nothing was taken of a large answer. A healthy replica
+/// sends a query every second. On PostgreSQL only an answer within a transaction that writes counts, because
+/// another one holds nobody up.
 pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> StoreResult<bool> {
     match session.dialect() {
         ServerDialect::Postgres => {
-            let text = "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND state LIKE 'idle%' \
+            let text = "SELECT 1 FROM pg_stat_activity WHERE pid = CAST(? AS int) AND (state LIKE 'idle%' \
+                        OR (state = 'active' AND wait_event = 'ClientWrite' AND backend_xid IS NOT NULL)) \
                         AND state_change < clock_timestamp() - make_interval(secs => CAST(? AS int))";
             let params = vec![number.into(), STALLED_SECONDS.into()];
             Ok(!session.fetch_rows(text, params).await?.is_empty())
@@ -109,7 +115,9 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
         ServerDialect::Mysql => {
             for mut row in session.run_script_for_rows("SHOW PROCESSLIST").await? {
                 if row.int_at(0)? == number {
-                    return Ok(row.text(4)? == "Sleep" && row.int_at(5)? >= STALLED_SECONDS);
+                    let state = row.optional_text(6)?.unwrap_or_default();
+                    let waits = row.text(4)? == "Sleep" || SENDING.contains(&state.as_str());
+                    return Ok(waits && row.int_at(5)? >= STALLED_SECONDS);
                 }
             }
             Ok(false)
