@@ -30,6 +30,7 @@ use crate::run::load::LoadMode;
 use crate::source::handle::{SharedState, SourceHandle};
 use crate::source::input::WriterInput;
 use crate::source::listers::CacheListers;
+use crate::source::observation::ObservationTimes;
 use crate::source::parts::{SourceError, SourceParts};
 use crate::source::repair_budget::RepairBudget;
 use crate::source::round::MissedObject;
@@ -70,6 +71,7 @@ impl SourceTask {
             shared,
             witness,
             clock,
+            observations: ObservationTimes::default(),
             rules,
             secret_rules,
             listers,
