@@ -19,7 +19,7 @@ use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{
-    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, options, present,
+    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, open_at, options, present,
     state,
 };
 
@@ -674,6 +674,57 @@ async fn a_state_that_one_plugin_dropped_and_another_has_parked_stays() {
     pass(&desk, &keep(1)).await;
     assert_eq!((kept(&desk).await, rows_of(&desk, "letters").await), (vec![19, 20], 0));
     desk.assert_sound().await;
+}
+
+/// The statements that PostgreSQL ran for a pass over so many segments that plugins hold, and the rows that it
+/// read for them.
+async fn pass_costs(segments: u64) -> (u64, u64) {
+    let mut desk = TestJournal::new().await;
+    history(&desk, 1, 3).await;
+    for plugin in 0..8 {
+        let save = ProgressSave { progress: subscribed(0, 0), ..ProgressSave::default() };
+        desk.journal.save(&format!("p{plugin}"), save).await.unwrap();
+    }
+    let tallies = "INSERT INTO kw_tallies (segment, stream, states, bytes) \
+                   SELECT n, (SELECT min(id) FROM kw_streams), 1000, 200000";
+    desk.run(&format!("{tallies} FROM generate_series(1, {segments}) n")).await;
+    // A session reports its figures at its end.
+    let costs = async |desk: &TestJournal| {
+        let others = "SELECT count(*) FROM pg_stat_activity \
+                      WHERE datname = current_database() AND pid <> pg_backend_pid()";
+        while desk.ask(others).await != "0" {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+        let statements = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
+        let rows =
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables";
+        let figure = async |sql: &str| desk.ask(sql).await.parse::<u64>().unwrap();
+        (figure(statements).await, figure(rows).await)
+    };
+    desk.journal.close().await.unwrap();
+    let before = costs(&desk).await;
+    desk.journal = open_at(&desk.place).await;
+    assert_eq!(pass(&desk, &keep(1)).await.states, 0);
+    desk.journal.close().await.unwrap();
+    let after = costs(&desk).await;
+    (after.0 - before.0, after.1 - before.1)
+}
+
+/// A pass that read all tallies, or all plugins' progress, for each segment would cost the square.
+#[tokio::test]
+async fn a_pass_over_many_segments_that_plugins_hold_costs_no_more_than_in_proportion() {
+    let name = "retention::a_pass_over_many_segments_that_plugins_hold_costs_no_more_than_in_proportion";
+    crate::support::on(StoreKind::Postgres, name, async {
+        let (few, many) = (pass_costs(1_000).await, pass_costs(2_000).await);
+        let (statements, rows) = (many.0 - few.0, many.1 - few.1);
+        assert!(few.0 > 1_000, "each segment was examined: {few:?}");
+        assert!(
+            statements < 5_000,
+            "{statements} statements more for 1,000 segments more: {few:?}, {many:?}"
+        );
+        assert!(rows < 40_000, "{rows} rows more for 1,000 segments more: {few:?}, {many:?}");
+    })
+    .await;
 }
 
 #[derive(Clone, Debug)]
