@@ -19,6 +19,7 @@ mod tokens;
 use kubewitness_core::config::SqlAccess;
 use kubewitness_core::ports::{GrantError, SqlDialect};
 
+pub use self::functions::is_allowed as allows_function;
 pub use self::rendered::RenderedStatements;
 use self::rules::GuardRules;
 use self::tokens::{SqlToken, TokenKind, tokenize_statement};

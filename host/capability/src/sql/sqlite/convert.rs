@@ -115,8 +115,9 @@ pub fn is_statements_own(error: &Error) -> bool {
     const TOO_BIG: i32 = 18;
     const CONSTRAINT: i32 = 19;
     const MISMATCH: i32 = 20;
+    const AUTH: i32 = 23;
     const RANGE: i32 = 25;
-    matches!(result_code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | RANGE))
+    matches!(result_code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | AUTH | RANGE))
 }
 
 pub fn refusal_of(error: &Error) -> GrantError {

@@ -8,6 +8,7 @@
 //! A failed statement leaves the rest of the call's transaction intact, unless SQLite reports otherwise; then
 //! the whole call is rolled back.
 
+mod authority;
 mod convert;
 mod deadline;
 mod each;

@@ -14,6 +14,7 @@ use kubewitness_core::{Seq, files};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, params};
 
+use super::authority::StatementAuthority;
 use super::convert::{is_statements_own, read, refusal_of, step_to_end, unanswered_error};
 use super::deadline::{CallLimits, StatementDeadline};
 use super::each::{Each, RowWrite};
@@ -77,13 +78,15 @@ pub struct SqliteWriter {
     number: u64,
     /// A transaction may be open: its call went away without ending it.
     open: bool,
+    authority: Arc<StatementAuthority>,
     pub deadline: Arc<StatementDeadline>,
 }
 
 impl SqliteWriter {
     pub fn new(path: PathBuf, size: Option<Bytes>) -> Self {
         let deadline = Arc::new(StatementDeadline::without_deadline());
-        Self { path, size, connection: None, file: None, number: 0, open: false, deadline }
+        let authority = Arc::default();
+        Self { path, size, connection: None, file: None, number: 0, open: false, authority, deadline }
     }
 
     fn connect_file(&mut self) -> Result<(), Error> {
@@ -101,6 +104,7 @@ impl SqliteWriter {
         let deadline = self.deadline.clone();
         connection.progress_handler(STEPS, Some(move || deadline.has_passed()))?;
         connection.execute_batch(RECEIPTS)?;
+        connection.authorizer(Some(Arc::clone(&self.authority).into_hook()))?;
         self.connection = Some(connection);
         self.number = next_connection_number();
         self.file = self.inode_under_name();
@@ -295,19 +299,24 @@ impl SqliteWriter {
         rows: &[Vec<SqlValue>],
         limits: &CallLimits,
     ) -> Result<u64, SqlFault> {
-        let mut statement = self.with_connection(|connection| connection.prepare_cached(&each.text))?;
+        // Dropped after the statement.
+        let turn = self.authority.begin_plugin_turn(TransactionMode::ReadWrite);
+        let prepared =
+            self.with_connection(|connection| connection.prepare_cached(&turn.mark_text(&each.text)));
+        let mut statement = prepared.map_err(|fault| turn.explain_fault(fault))?;
         let mut affected = 0;
         let mut before: Option<&[SqlValue]> = None;
         for row in each.own_rows(rows) {
             self.deadline.start(limits)?;
-            affected += self.with_connection(|connection| {
+            let stepped = self.with_connection(|connection| {
                 step_to_end(
                     &mut statement,
                     each.own_values(row),
                     before.map(|before| each.own_values(before)),
                 )?;
                 Ok(connection.changes())
-            })?;
+            });
+            affected += stepped.map_err(|fault| turn.explain_fault(fault))?;
             before = Some(row);
         }
         Ok(affected)
@@ -322,11 +331,15 @@ impl SqliteWriter {
         params: &[SqlValue],
         limits: &CallLimits,
     ) -> Result<Option<ValueRows>, SqlFault> {
+        let turn = self.authority.begin_plugin_turn(mode);
+        let text = &turn.mark_text(text);
         let reads = || self.with_connection(|connection| Ok(connection.prepare_cached(text)?.readonly()));
-        if mode == TransactionMode::ReadOnly && !reads()? {
+        if mode == TransactionMode::ReadOnly && !reads().map_err(|fault| turn.explain_fault(fault))? {
             return Err(SqlFault::Own(only_reads()));
         }
-        self.in_time(limits, || self.with_connection(|connection| read(connection, text, params)))
+        let found =
+            self.in_time(limits, || self.with_connection(|connection| read(connection, text, params)));
+        found.map_err(|fault| turn.explain_fault(fault))
     }
 
     pub fn survey_receipts(
