@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use kubewitness_core::ports::{GrantError, OnConflict, SqlDialect, SqlValue, TableWrite};
 
-use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, invalid_statement};
+use super::guard::{GuardedStatement, MAX_BINDS, OWN_PREFIX, check_journal_name, invalid_statement};
 use super::values::{MAX_ROWS, values_size};
 
 /// The most rows of one statement. Beyond this, the cost of a statement no longer matters.
@@ -57,7 +57,7 @@ pub fn quote_name(name: &str, dialect: SqlDialect) -> String {
 }
 
 pub fn plan_write(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, GrantError> {
-    let key = check_shape(&write)?;
+    let key = check_shape(&write, dialect)?;
     let newer = match &write.on_conflict {
         OnConflict::Ignore => None,
         OnConflict::ReplaceOlder { newer } => write.columns.iter().position(|column| column == newer),
@@ -72,14 +72,16 @@ pub fn plan_write(write: TableWrite, dialect: SqlDialect) -> Result<WritePlan, G
 }
 
 /// Checks names and shapes; returns the indexes of the key's columns.
-pub fn check_shape(write: &TableWrite) -> Result<Vec<usize>, GrantError> {
+pub fn check_shape(write: &TableWrite, dialect: SqlDialect) -> Result<Vec<usize>, GrantError> {
     check_name("the table", &write.table)?;
+    check_journal_name(&write.table, dialect)?;
     if write.columns.is_empty() || write.columns.len() > MAX_COLUMNS {
         return invalid_statement(format!("a write has 1 to {MAX_COLUMNS} columns"));
     }
     let mut at: HashMap<String, usize> = HashMap::new();
     for (index, column) in write.columns.iter().enumerate() {
         check_name("a column", column)?;
+        check_journal_name(column, dialect)?;
         if at.insert(column.to_ascii_lowercase(), index).is_some() {
             return invalid_statement(format!("the column `{column}` is there twice"));
         }
@@ -406,7 +408,8 @@ mod tests {
             let key = vec!["c0".to_owned()];
             let rows = vec![vec![SqlValue::Integer(1); columns.len()]; rows];
             let table = "t".to_owned();
-            check_shape(&TableWrite { table, columns, key, on_conflict: OnConflict::Ignore, rows }).map(drop)
+            let write = TableWrite { table, columns, key, on_conflict: OnConflict::Ignore, rows };
+            check_shape(&write, SqlDialect::Sqlite).map(drop)
         };
         assert_eq!(shaped(MAX_COLUMNS, 1), Ok(()));
         assert!(matches!(shaped(MAX_COLUMNS + 1, 1), Err(GrantError::Invalid(_))));
@@ -519,5 +522,20 @@ mod tests {
         assert!(refused(&|w| w.key = strings(&["seq"])));
         assert!(refused(&|w| w.rows[0].truncate(2)));
         assert!(refused(&|w| w.rows[0][1] = SqlValue::Text("1".into())));
+    }
+
+    #[test]
+    fn a_write_on_a_server_reaches_no_table_of_the_journal() {
+        for name in ["kw_states", "KW_States"] {
+            let named = |dialect| {
+                plan_write(TableWrite { table: name.into(), ..write(newer(), &[("a", 1, "x")]) }, dialect)
+                    .map(drop)
+            };
+            for dialect in [SqlDialect::Postgres, SqlDialect::Mysql] {
+                let refused = named(dialect).unwrap_err().to_string();
+                assert!(refused.contains("the journal's own"), "{dialect:?}: {refused}");
+            }
+            assert_eq!(named(SqlDialect::Sqlite), Ok(()), "a journal in SQLite has its own file");
+        }
     }
 }

@@ -7,6 +7,7 @@
 //! prepared statement, in a read-only transaction if only reading was granted. The guard is the second fence:
 //! the first is the rights of the user that the operator granted. It runs nothing.
 
+mod cast_types;
 #[cfg(test)]
 pub mod differential;
 mod functions;
@@ -30,6 +31,8 @@ const STATEMENT_BYTES: usize = 64 * 1024;
 pub const MAX_BINDS: usize = 32_766;
 /// The prefix of the controller's own tables.
 pub const OWN_PREFIX: &str = "kubewitness_";
+/// The prefix of the journal's tables on a server. The journal may be in the schema that was granted.
+const JOURNAL_PREFIX: &str = "kw_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatementPurpose {
@@ -152,13 +155,41 @@ fn check_word(
         |prefix: &&&str| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix));
     let names = rules.strings_name || !token.text.starts_with('\'');
     if let Some(prefix) = rules.prefixes.iter().find(begins).filter(|_| names) {
+        if *prefix == JOURNAL_PREFIX {
+            return refuse_journal_name(name);
+        }
         return invalid_statement(format!("names that begin with {prefix} are refused"));
+    }
+    let element = name.trim_start_matches('_');
+    if rules.types.iter().any(|of| names && element.eq_ignore_ascii_case(of)) {
+        return invalid_statement(format!(
+            "{name} is refused: its values name tables and functions of any schema"
+        ));
     }
     let schema = next.is_some_and(|next| next.is_symbol(b'.'));
     if let Some(own) = rules.schemas.iter().find(|own| schema && name.eq_ignore_ascii_case(own)) {
         return invalid_statement(format!("the schema {own} is not part of what was granted"));
     }
     Ok(())
+}
+
+fn refuse_journal_name(name: &str) -> Result<(), GrantError> {
+    invalid_statement(format!(
+        "`{name}`: names that begin with {JOURNAL_PREFIX} are the journal's own on a server: choose another name"
+    ))
+}
+
+/// Refuses a name of the journal. Journals in SQLite have a file of their own, so there the prefix is free.
+pub fn check_journal_name(name: &str, dialect: SqlDialect) -> Result<(), GrantError> {
+    let start = name.get(..JOURNAL_PREFIX.len());
+    match dialect {
+        SqlDialect::Postgres | SqlDialect::Mysql
+            if start.is_some_and(|start| start.eq_ignore_ascii_case(JOURNAL_PREFIX)) =>
+        {
+            refuse_journal_name(name)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Counts the parameters. A database would read a missing parameter as NULL.

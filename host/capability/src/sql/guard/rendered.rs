@@ -2,8 +2,8 @@
 //! text, and never the plugin's own bytes: comments, unusual blanks and other ambiguous syntax do not
 //! survive.
 //!
-//! It knows kinds of statements and names. [`functions`](super::functions) has the allowed functions, and
-//! [`rules`](super::rules) the refused words.
+//! It knows kinds of statements and names. [`functions`](super::functions) has the allowed functions,
+//! [`cast_types`](super::cast_types) the types of casts, and [`rules`](super::rules) the refused words.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use sqlparser::parser::Parser;
 use sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
 use super::index_prefixes::prefixed_columns;
-use super::{check_text, functions, invalid_statement};
+use super::{cast_types, check_text, functions, invalid_statement};
 
 /// The most levels of brackets and nested queries.
 const NESTING: usize = 50;
@@ -250,6 +250,9 @@ impl Visitor for StatementJudge {
     }
 
     fn pre_visit_table_factor(&mut self, table: &TableFactor) -> ControlFlow<String> {
+        if let Err(message) = cast_types::check_table(table, self.dialect) {
+            return ControlFlow::Break(message);
+        }
         match table {
             TableFactor::Table { name, args: Some(_), .. } | TableFactor::Function { name, .. } => {
                 self.judge_function(name)
@@ -271,6 +274,9 @@ impl Visitor for StatementJudge {
     }
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<String> {
+        if let Err(message) = cast_types::check_expression(expression, self.dialect) {
+            return ControlFlow::Break(message);
+        }
         match expression {
             Expr::Function(function) if sets_session(function) => ControlFlow::Break(
                 "LAST_INSERT_ID with a value is refused: it would stay with the session".into(),

@@ -2,12 +2,17 @@
 
 use kubewitness_core::ports::SqlDialect;
 
+use super::JOURNAL_PREFIX;
+
 pub struct GuardRules {
     /// Words that end or leave the call's transaction, or access other files and the engine's settings. A
     /// column with such a name must be quoted.
     pub words: &'static [&'static str],
     /// Prefixes of functions and tables that the engine reserves.
     pub prefixes: &'static [&'static str],
+    /// Types whose values may name tables and functions of any schema, in quotes or not. A type of arrays
+    /// begins with an underscore.
+    pub types: &'static [&'static str],
     /// Schemas of the server, outside of the granted database.
     pub schemas: &'static [&'static str],
     pub executed: &'static [&'static str],
@@ -36,6 +41,7 @@ const SQLITE: GuardRules = GuardRules {
         "TEMPORARY",
     ],
     prefixes: &["pragma_"],
+    types: &[],
     schemas: &["temp"],
     executed: &["INSERT", "REPLACE", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER"],
     queried: &["SELECT", "WITH", "VALUES"],
@@ -65,15 +71,22 @@ const POSTGRES: GuardRules = GuardRules {
         "TEMPORARY",
         "UNLOGGED",
         "TABLESPACE",
-        // Values of these types may name tables and functions of any schema.
-        "REGCLASS",
-        "REGPROC",
-        "REGPROCEDURE",
-        "REGNAMESPACE",
-        "REGROLE",
-        "REGTYPE",
     ],
-    prefixes: &["pg_", "lo_", "dblink", "crosstab", "inet_", "binary_upgrade_", "plpgsql_"],
+    prefixes: &[JOURNAL_PREFIX, "pg_", "lo_", "dblink", "crosstab", "inet_", "binary_upgrade_", "plpgsql_"],
+    types: &[
+        "regclass",
+        "regcollation",
+        "regconfig",
+        "regdatabase",
+        "regdictionary",
+        "regnamespace",
+        "regoper",
+        "regoperator",
+        "regproc",
+        "regprocedure",
+        "regrole",
+        "regtype",
+    ],
     schemas: &["pg_catalog", "information_schema"],
     executed: &["INSERT", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER"],
     queried: &["SELECT", "WITH", "VALUES"],
@@ -114,7 +127,8 @@ const MYSQL: GuardRules = GuardRules {
         "IGNORE",
         "DELAYED",
     ],
-    prefixes: &[],
+    prefixes: &[JOURNAL_PREFIX],
+    types: &[],
     schemas: &["mysql", "performance_schema", "sys", "information_schema"],
     executed: &["INSERT", "REPLACE", "UPDATE", "DELETE", "WITH", "CREATE", "DROP", "ALTER"],
     queried: &["SELECT", "WITH", "VALUES"],

@@ -94,6 +94,38 @@ fn the_hosts_own_tables_cannot_be_named() {
 }
 
 #[test]
+fn the_journal_s_tables_cannot_be_named_on_a_server() {
+    for bad in [
+        "DELETE FROM kw_states",
+        "DELETE FROM \"kw_states\"",
+        "DELETE FROM KW_States",
+        "UPDATE t SET a = (SELECT max(seq) FROM kw_states)",
+        "INSERT INTO kw_journal (a) VALUES (?)",
+        "CREATE TABLE t (a INT REFERENCES kw_states (seq))",
+        "CREATE TABLE kw_own (a INT)",
+        "CREATE INDEX i ON kw_states (seq)",
+        "ALTER TABLE t RENAME TO kw_states",
+        "DROP TABLE t, kw_states",
+        "CREATE VIEW v AS SELECT seq FROM kw_states",
+    ] {
+        for dialect in SERVERS {
+            let refused = execute_on(bad, dialect).unwrap_err();
+            assert!(refused.contains("the journal's own"), "{dialect:?}: {bad}: {refused}");
+        }
+    }
+    for good in ["UPDATE t SET a = 'kw_states'", "DELETE FROM my_kw_states", "DELETE FROM kwh"] {
+        for dialect in SERVERS {
+            assert_eq!(execute_on(good, dialect), Ok(0), "{dialect:?}: {good}");
+        }
+    }
+    assert_eq!(
+        execute_on("DELETE FROM kw_states", SqlDialect::Sqlite),
+        Ok(0),
+        "its journal has its own file"
+    );
+}
+
+#[test]
 fn queries_only_read_and_call_nothing_dangerous() {
     let query = |text| judged(text, StatementPurpose::Query, SqlDialect::Sqlite, |checked| checked.arity);
     assert_eq!(query("SELECT replace(a, ?, ?) FROM t"), Ok(2));

@@ -178,7 +178,7 @@ impl MysqlLink {
     }
 
     async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
-        write::check_shape(&write).map_err(SqlFault::Own)?;
+        write::check_shape(&write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
         let table = self.describe_table(&write.table).await?;
         table.check_key(&write).map_err(SqlFault::Own)?;
         columns::check(&write, &table.columns, SqlDialect::Mysql).map_err(SqlFault::Own)?;

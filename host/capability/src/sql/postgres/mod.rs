@@ -145,7 +145,7 @@ impl PostgresLink {
 
     async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         let own = SqlFault::Own;
-        write::check_shape(&write).map_err(own)?;
+        write::check_shape(&write, SqlDialect::Postgres).map_err(own)?;
         let quoted = write::quote_name(&write.table, SqlDialect::Postgres);
         let known = self.table_columns(&write.table, &quoted).await?;
         let of = columns::check(&write, &known, SqlDialect::Postgres).map_err(own)?;
