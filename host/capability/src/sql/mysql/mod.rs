@@ -9,22 +9,24 @@
 
 mod faults;
 mod rights;
+mod tables;
 mod values;
 
-use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
-use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use kubewitness_core::address::is_cut;
 use kubewitness_core::files::send_at_once;
-use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
+use kubewitness_core::ports::{SqlDialect, SqlValue, TableWrite};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Row};
 
+#[cfg(test)]
+pub use self::tables::REMEMBERS_KEYS;
+use self::tables::{ENGINE, KnownTables};
 use super::guard::GuardedStatement;
 use super::receipt::{self, ReceiptRow as Kept, StoredReceipt};
-use super::servers::columns::{self, TableColumn, TableColumns};
+use super::servers::columns;
 use super::servers::pooler::expect_session;
 use super::servers::reasons::{ServerFailure, expect_writable};
 use super::servers::rights::ExcessRights;
@@ -49,67 +51,18 @@ const THERE: &str = "SELECT count(*) FROM information_schema.tables WHERE table_
     AND table_name IN ('kubewitness_receipts', 'kubewitness_fences')";
 /// Checked even if the user has the right to write: such a user could write to a replica.
 const READ_ONLY: &str = "CAST(@@GLOBAL.read_only AS CHAR)";
-const ENGINE: &str = "SELECT CAST(engine AS CHAR) FROM information_schema.tables \
-    WHERE table_schema = DATABASE() AND table_name = ?";
-const COLUMNS: &str = "SELECT CAST(column_name AS CHAR), CAST(column_type AS CHAR) \
-    FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ?";
-const UNIQUE: &str = "SELECT CAST(index_name AS CHAR), CAST(column_name AS CHAR) \
-    FROM information_schema.statistics WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0";
 /// Standard quotes, no escapes, and no silent conversion of values that do not fit.
 const MODE: &str = "ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,STRICT_ALL_TABLES,NO_ZERO_DATE,\
     NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION";
-/// The most tables whose columns a connection remembers.
-const TABLES: usize = 64;
-/// How long a connection remembers a table. If somebody drops the table's key meanwhile, nothing fails:
-/// repeated rows are merely added again. Looking again takes three small queries.
-const REMEMBERS: Duration = Duration::from_secs(60);
-
 pub struct MysqlLink {
     connection: MySqlConnection,
     /// The server's number of its session.
     session: i64,
     /// The most bytes of values in one statement.
     most: usize,
-    tables: HashMap<String, MysqlTable>,
+    tables: KnownTables,
     stale: bool,
     number: u64,
-}
-
-#[derive(Clone, Debug)]
-struct MysqlTable {
-    looked_at: Instant,
-    columns: TableColumns,
-    /// The columns of each unique index, in lower case.
-    unique: BTreeMap<String, Vec<String>>,
-}
-
-impl MysqlTable {
-    /// Requires that the table has no other unique index than the one that the write names. MySQL treats a
-    /// row that meets any unique index as existing, and does not report which index it met.
-    fn check_key(&self, write: &TableWrite) -> Result<(), GrantError> {
-        let lower = |names: &[String]| {
-            let mut names: Vec<_> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
-            names.sort_unstable();
-            names
-        };
-        let (key, written) = (lower(&write.key), lower(&write.columns));
-        if !self.unique.values().any(|columns| lower(columns) == key) {
-            let key = write.key.join(", ");
-            return Err(GrantError::Invalid(format!(
-                "the table `{}` has no unique index ({key})",
-                write.table
-            )));
-        }
-        let touches = |columns: &[String]| columns.iter().any(|column| written.contains(column));
-        let other = self.unique.iter().find(|(_, columns)| lower(columns) != key && touches(columns));
-        match other {
-            Some((name, _)) => Err(GrantError::Invalid(format!(
-                "the table `{}` has a second unique index, {name}: MySQL can't tell which one a row meets",
-                write.table
-            ))),
-            None => Ok(()),
-        }
-    }
 }
 
 /// The settings of every connection. Waiting is limited on the server too, so that work that a client has
@@ -137,39 +90,6 @@ fn expect_mode(mode: TransactionMode, read_only: &str) -> Result<(), sqlx::Error
 }
 
 impl MysqlLink {
-    async fn describe_table(&mut self, name: &str) -> Result<MysqlTable, SqlFault> {
-        if let Some(table) = self.tables.get(name).filter(|table| table.looked_at.elapsed() < REMEMBERS) {
-            return Ok(table.clone());
-        }
-        let fault = |error: sqlx::Error| Self::classify_fault(&error);
-        let engine = sqlx::query_scalar::<_, Option<String>>(ENGINE).bind(name);
-        let engine = engine.fetch_optional(&mut self.connection).await.map_err(fault)?;
-        let Some(engine) = engine else {
-            return Err(SqlFault::Own(GrantError::Invalid(format!("no such table: {name}"))));
-        };
-        if !engine.as_deref().is_some_and(|engine| engine.eq_ignore_ascii_case("InnoDB")) {
-            let why = format!("the table `{name}` is not of the engine InnoDB: it has no transactions");
-            return Err(SqlFault::Own(GrantError::Invalid(why)));
-        }
-        let looked_at = Instant::now();
-        let mut table = MysqlTable { looked_at, columns: TableColumns::new(), unique: BTreeMap::new() };
-        let columns = sqlx::query_as::<_, (String, String)>(COLUMNS).bind(name);
-        for (column, of) in columns.fetch_all(&mut self.connection).await.map_err(fault)? {
-            table
-                .columns
-                .insert(column.to_ascii_lowercase(), TableColumn { kind: values::column_kind(&of), of });
-        }
-        let unique = sqlx::query_as::<_, (String, String)>(UNIQUE).bind(name);
-        for (index, column) in unique.fetch_all(&mut self.connection).await.map_err(fault)? {
-            table.unique.entry(index).or_default().push(column.to_ascii_lowercase());
-        }
-        if self.tables.len() >= TABLES {
-            self.tables.clear();
-        }
-        self.tables.insert(name.to_owned(), table.clone());
-        Ok(table)
-    }
-
     async fn run_prepared(&mut self, statement: &str, given: Vec<SqlValue>) -> Result<u64, SqlFault> {
         let arguments = values::bind_values(given)?;
         let query = sqlx::query_with(AssertSqlSafe(statement.to_owned()), arguments);
@@ -179,7 +99,7 @@ impl MysqlLink {
 
     async fn write_rows(&mut self, write: TableWrite) -> Result<u64, SqlFault> {
         write::check_shape(&write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
-        let table = self.describe_table(&write.table).await?;
+        let table = self.tables.describe_table(&mut self.connection, &write.table).await?;
         table.check_key(&write).map_err(SqlFault::Own)?;
         columns::check(&write, &table.columns, SqlDialect::Mysql).map_err(SqlFault::Own)?;
         let plan = write::plan_write(write, SqlDialect::Mysql).map_err(SqlFault::Own)?;
@@ -270,7 +190,7 @@ impl ServerLink for MysqlLink {
             connection,
             session,
             most,
-            tables: HashMap::new(),
+            tables: KnownTables::default(),
             stale: false,
             number: next_connection_number(),
         })

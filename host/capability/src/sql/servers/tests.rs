@@ -13,7 +13,7 @@ use kubewitness_harness::{DatabaseServer, PASSWORD, SqlService, database_of, ski
 
 use super::*;
 use crate::receipts::ReceiptMark;
-use crate::sql::mysql::MysqlLink;
+use crate::sql::mysql::{MysqlLink, REMEMBERS_KEYS};
 use crate::sql::postgres::PostgresLink;
 use crate::sql::{CommitError, SharedEngine};
 
@@ -548,6 +548,36 @@ mod refusals {
         for service in [SqlService::MariaDb, SqlService::MySql] {
             if let Some(world) = ServerWorld::on_shared(service, "refusals::no_table_is_written") {
                 no_table_is_written_where_a_lost_row_would_not_show(world).await;
+            }
+        }
+    }
+
+    async fn a_key_that_was_dropped_on_an_open_connection_repeats_no_row(world: ServerWorld) {
+        let engine = world.engine(PATIENCE);
+        let key = world.run(
+            "SELECT index_name FROM information_schema.statistics \
+             WHERE table_schema = DATABASE() AND table_name = 't' LIMIT 1",
+        );
+        written(&engine, 1).await.commit_with_receipt(&receipt(1)).await.unwrap();
+        world.run(&format!("ALTER TABLE t DROP INDEX `{}`", key.trim()));
+        tokio::time::sleep(REMEMBERS_KEYS).await;
+        let mut transaction = engine.begin("p").await.unwrap();
+        let repeated = transaction.write(row(1), None).await;
+        assert!(
+            matches!(&repeated, Err(GrantError::Invalid(why)) if why.contains("no unique index (k)")),
+            "{repeated:?}"
+        );
+        transaction.roll_back().await;
+        assert_eq!(world.rows(), 1);
+    }
+
+    #[tokio::test]
+    async fn mysql_and_mariadb_repeat_no_row_if_a_key_was_dropped() {
+        for service in [SqlService::MariaDb, SqlService::MySql] {
+            if let Some(world) =
+                ServerWorld::on_shared(service, "refusals::repeat_no_row_if_a_key_was_dropped")
+            {
+                a_key_that_was_dropped_on_an_open_connection_repeats_no_row(world).await;
             }
         }
     }
