@@ -188,7 +188,7 @@ impl<L: ServerLink> RemoteDatabase<L> {
     /// A connection in a transaction that has the plugin's fence for itself: what was to be committed
     /// for this plugin is committed or never will be.
     async fn behind_fence(&self, mode: TransactionMode, plugin: &str) -> Result<HeldLink<L>, GrantError> {
-        let mut held = self.pool.hold_link().await?;
+        let mut held = self.pool.hold_link(plugin).await?;
         self.pool.make_ready(&mut held).await?;
         let limit = self.pool.patience.answer;
         let mut link = held.take()?;
@@ -313,7 +313,7 @@ impl<L: ServerLink> DatabaseEngine for RemoteDatabase<L> {
     }
 
     async fn forget_receipts(&self, plugin: &str, through: Seq) -> Result<(), GrantError> {
-        let mut held = self.pool.hold_link().await?;
+        let mut held = self.pool.hold_link(plugin).await?;
         self.pool.make_ready(&mut held).await?;
         let mut link = held.take()?;
         let text = forgetting_sql(plugin, as_position(through));

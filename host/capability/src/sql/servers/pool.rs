@@ -3,6 +3,11 @@
 //!
 //! The pool of sqlx was rejected: here each connection reads the secret of its address again, and while the
 //! server is unreachable, a call is refused at once, with the reason.
+//!
+//! A connection serves one plugin for its whole life, so no setting, lock or temporary table of a session
+//! reaches another plugin, whatever passed the guard. Resetting a session was rejected: the client has no
+//! such command for MySQL, and PostgreSQL's own would also drop the statements that it prepared. An idle
+//! connection of another plugin is closed only if the permitted number would be exceeded otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +37,9 @@ pub struct LinkPool<L> {
     url: SecretRef,
     pub patience: ServerPatience,
     permits: Arc<Semaphore>,
-    idle: Mutex<Vec<L>>,
+    /// The most connections, idle ones included.
+    most: usize,
+    idle: Mutex<IdleLinks<L>>,
     /// Incremented when no open connection may be reused.
     generation: AtomicU64,
     away: Mutex<Option<ServerAway>>,
@@ -51,10 +58,32 @@ struct ServerAway {
     why: ServerFailure,
 }
 
+/// Connections that no call uses, the latest returned last.
+struct IdleLinks<L>(Vec<IdleLink<L>>);
+
+struct IdleLink<L> {
+    plugin: Arc<str>,
+    link: L,
+}
+
+impl<L> IdleLinks<L> {
+    /// The latest connection of the plugin.
+    fn take_own(&mut self, plugin: &str) -> Option<L> {
+        let found = self.0.iter().rposition(|idle| &*idle.plugin == plugin)?;
+        Some(self.0.remove(found).link)
+    }
+
+    /// Removes the connection that was idle longest.
+    fn take_oldest(&mut self) -> Option<L> {
+        (!self.0.is_empty()).then(|| self.0.remove(0).link)
+    }
+}
+
 /// A permit for one connection, and the connection while it is idle. If it is dropped, the connection is
 /// closed, and the server rolls back uncommitted work.
 pub struct HeldLink<L> {
     pool: Arc<LinkPool<L>>,
+    plugin: Arc<str>,
     link: Option<L>,
     generation: u64,
     _permit: OwnedSemaphorePermit,
@@ -74,7 +103,7 @@ impl<L: ServerLink> HeldLink<L> {
     pub fn return_link(self, link: L) {
         let mut idle = lock_mutex(&self.pool.idle);
         if link.is_fresh() && self.generation == self.pool.generation.load(Ordering::Acquire) {
-            idle.push(link);
+            idle.0.push(IdleLink { plugin: self.plugin, link });
         }
     }
 }
@@ -86,12 +115,14 @@ fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl<L: ServerLink> LinkPool<L> {
     pub fn new(name: &str, spec: &ServerSpec, patience: ServerPatience) -> Self {
+        let most = spec.connections.max(1) as usize;
         Self {
             name: name.to_owned(),
             url: spec.url_from.clone(),
             patience,
-            permits: Arc::new(Semaphore::new(spec.connections.max(1) as usize)),
-            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(most)),
+            most,
+            idle: Mutex::new(IdleLinks(Vec::new())),
             generation: AtomicU64::new(0),
             away: Mutex::default(),
             ready: AtomicBool::new(false),
@@ -100,18 +131,39 @@ impl<L: ServerLink> LinkPool<L> {
         }
     }
 
-    /// Returns a connection, an idle one if available.
-    pub async fn hold_link(self: &Arc<Self>) -> Result<HeldLink<L>, GrantError> {
+    /// Returns a connection of the plugin, an idle one if available.
+    pub async fn hold_link(self: &Arc<Self>, plugin: &str) -> Result<HeldLink<L>, GrantError> {
         let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
         let busy = || GrantError::Unavailable("the database is busy with other calls".into());
         let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
         let generation = self.generation.load(Ordering::Acquire);
-        let link = lock_mutex(&self.idle).pop();
-        let link = match link {
+        let link = match self.take_idle(plugin) {
             Some(link) => link,
             None => self.connect_link().await?,
         };
-        Ok(HeldLink { pool: self.clone(), link: Some(link), generation, _permit: permit })
+        Ok(HeldLink {
+            pool: self.clone(),
+            plugin: plugin.into(),
+            link: Some(link),
+            generation,
+            _permit: permit,
+        })
+    }
+
+    /// An idle connection of the plugin. If there is none, makes room for a new one: each permit that is held
+    /// stands for a connection, this call's own included.
+    fn take_idle(&self, plugin: &str) -> Option<L> {
+        let mut idle = lock_mutex(&self.idle);
+        if let Some(link) = idle.take_own(plugin) {
+            return Some(link);
+        }
+        let held = self.most.saturating_sub(self.permits.available_permits());
+        let is_full = held + idle.0.len() > self.most;
+        let oldest = is_full.then(|| idle.take_oldest());
+        drop(idle);
+        // Closed outside of the lock.
+        drop(oldest);
+        None
     }
 
     async fn connect_link(&self) -> Result<L, GrantError> {
@@ -203,14 +255,14 @@ impl<L: ServerLink> LinkPool<L> {
     pub fn doubt_server(&self) {
         self.ready.store(false, Ordering::Release);
         self.direct.store(false, Ordering::Release);
-        lock_mutex(&self.idle).clear();
+        lock_mutex(&self.idle).0.clear();
     }
 
     /// Prevents the reuse of connections that are open now.
     pub fn forget_connections(&self) {
         let mut idle = lock_mutex(&self.idle);
         self.generation.fetch_add(1, Ordering::AcqRel);
-        idle.clear();
+        idle.0.clear();
     }
 
     /// Returns a connection in a transaction of the plugin. The server may have closed an idle connection
@@ -220,7 +272,7 @@ impl<L: ServerLink> LinkPool<L> {
         mode: TransactionMode,
         plugin: &str,
     ) -> Result<(HeldLink<L>, L), GrantError> {
-        let mut held = self.hold_link().await?;
+        let mut held = self.hold_link(plugin).await?;
         let first = self.begin_with(&mut held, mode, plugin).await;
         let begun = match first {
             Ok(link) => return Ok((held, link)),

@@ -3,6 +3,7 @@
 
 mod poolers;
 mod rights;
+mod sessions;
 
 use std::time::Instant;
 
