@@ -4,6 +4,7 @@
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
+use super::cluster;
 use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure, is_unwritable};
@@ -78,6 +79,7 @@ pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
         error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
+        error if cluster::is_multi_primary_error(error) => ServerFailure::SeveralPrimaries,
         sqlx::Error::Io(error) => error.kind().into(),
         sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
         // The server sends `caching_sha2_password` passwords over TLS only; the error has no type of its own.

@@ -7,6 +7,7 @@
 //! Creating a table commits implicitly, so that happens before a call writes. It keeps no pool, and knows no
 //! other capability.
 
+mod cluster;
 mod faults;
 mod rights;
 mod tables;
@@ -183,7 +184,9 @@ impl ServerLink for MysqlLink {
         let row = sqlx::query(about).fetch_one(&mut connection).await?;
         let (version, packet) = (row.try_get::<String, _>(0)?, row.try_get::<i64, _>(1)?);
         let session = row.try_get(2)?;
-        sqlx::raw_sql(AssertSqlSafe(connection_settings(&version))).execute(&mut connection).await?;
+        let settings = format!("{}; {}", connection_settings(&version), cluster::CLUSTER);
+        let answers = sqlx::raw_sql(AssertSqlSafe(settings)).fetch_all(&mut connection).await?;
+        cluster::expect_one_primary(&answers)?;
         // The other half is for the statement and for the protocol's overhead.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
         Ok(Self {

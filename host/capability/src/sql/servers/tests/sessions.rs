@@ -1,6 +1,11 @@
-//! Tests that a session of a server serves one plugin alone.
+//! Tests that a session of a server serves one plugin alone, and that a node of several primaries serves none.
+
+use kubewitness_harness::free_port;
 
 use super::*;
+
+/// The provider of Galera, which the package of MariaDB brings along.
+const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
 
 fn remote<L: ServerLink>(world: &ServerWorld, connections: u32) -> RemoteDatabase<L> {
     let url = world.folder.path().join("url").to_string_lossy().into_owned();
@@ -97,5 +102,35 @@ async fn a_session_of_mysql_and_mariadb_serves_one_plugin() {
             settings_of_one_plugin_do_not_reach_another::<MysqlLink>(&world, set, read).await;
         }
         idle_sessions_are_kept_by_plugin_within_the_permitted_number::<MysqlLink>(&world).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_of_galera_serves_no_plugin() {
+    let test = "sessions::a_node_of_galera_serves_no_plugin";
+    if !std::path::Path::new(PROVIDER).exists() {
+        return skip(test, "Galera is not installed");
+    }
+    let listens = format!(
+        "--wsrep-provider-options=gmcast.listen_addr=tcp://127.0.0.1:{};ist.recv_addr=127.0.0.1:{}",
+        free_port().unwrap(),
+        free_port().unwrap()
+    );
+    let provider = format!("--wsrep-provider={PROVIDER}");
+    let args = [
+        "--wsrep-on=ON",
+        &provider,
+        &listens,
+        "--wsrep-cluster-address=gcomm://",
+        "--wsrep-node-address=127.0.0.1",
+        "--binlog-format=ROW",
+        "--innodb-autoinc-lock-mode=2",
+    ];
+    let started = DatabaseServer::start(SqlService::MariaDb, &args);
+    let Some(world) = ServerWorld::new(started, test) else { return };
+    let engine = world.engine(PATIENCE);
+    for refused in [engine.begin("p").await.map(drop), engine.receipts_of_plugin("p").await.map(drop)] {
+        let is_clear = matches!(&refused, Err(GrantError::Unavailable(why)) if why.contains("Galera") && why.contains("one primary"));
+        assert!(is_clear, "{refused:?}");
     }
 }
