@@ -230,8 +230,17 @@ fn what_the_guard_takes_for_a_read_is_one_to_sqlite_and_a_write_touches_what_it_
 
 /// Statements that the guard takes for reads on this database, as they are sent.
 pub fn reads(dialect: SqlDialect, number: u64) -> Vec<String> {
+    understood(dialect, number, SqlAccess::Read)
+}
+
+/// As [`reads`], for writes.
+pub fn writes(dialect: SqlDialect, number: u64) -> Vec<String> {
+    understood(dialect, number, SqlAccess::Write)
+}
+
+fn understood(dialect: SqlDialect, number: u64, least: SqlAccess) -> Vec<String> {
     let mut maker = StatementMaker { dice: Dice::new(seed()) };
     let made = std::iter::repeat_with(|| judged(&maker.next(), dialect));
-    let reads = made.take(usize::try_from(number).unwrap()).flatten();
-    reads.filter(|(_, access)| *access == SqlAccess::Read).map(|(text, _)| text).collect()
+    let made = made.take(usize::try_from(number).unwrap()).flatten();
+    made.filter(|(_, access)| *access == least).map(|(text, _)| text).collect()
 }

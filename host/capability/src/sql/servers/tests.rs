@@ -1,6 +1,7 @@
 //! Tests of servers that are away, silent or back again, and of servers that continue for a client that has
 //! given up.
 
+mod differential;
 mod poolers;
 mod rights;
 mod sessions;
