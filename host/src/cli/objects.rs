@@ -7,7 +7,7 @@ use kubewitness_core::status::PHASES;
 use kubewitness_core::views::CauseKind;
 
 use super::reach::{GetOutput, ObjectQueryArgs, QueryArgs, ReachArgs};
-use super::values::{MomentArg, any_number, parse_duration, parse_moment, parse_position};
+use super::values::{MomentArg, any_number, parse_duration, parse_moment, parse_stream_position};
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
@@ -250,10 +250,11 @@ pub struct TapArgs {
     /// Only this source
     #[arg(long)]
     pub source: Option<String>,
-    /// Begins after this position: `seq` of the last line that was taken, or 0 for the oldest state. Without it:
-    /// states to come. Where retention has removed later states, a line on standard error says so
-    #[arg(long, value_name = "POSITION", value_parser = parse_position)]
-    pub after: Option<u64>,
+    /// Begins after this position: `position` of the last line that was taken, or 0 for the oldest state. Its
+    /// mark tells whether the journal still has that state; a bare `seq` can't tell. Without it: states to come.
+    /// Where retention has removed later states, a line on standard error says so
+    #[arg(long, value_name = "SEQ[-MARK]", value_parser = parse_stream_position)]
+    pub after: Option<String>,
     #[command(flatten)]
     pub reach: ReachArgs,
 }

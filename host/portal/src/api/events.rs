@@ -11,7 +11,8 @@
 //! A client's position may belong to another journal, because this one was replaced by an older copy, which
 //! may have grown since. Then the client gets a `reset`, and the stream continues from the journal's newest
 //! position. A position that is newer than the journal may also come from a replica that is ahead: the stream
-//! waits a while for it.
+//! waits a while for it. A number without a mark can't be compared: a journal that has grown past it goes on
+//! there, whatever it had there before.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -49,6 +50,9 @@ const CHECK_RIGHTS_EVERY: Duration = Duration::from_secs(30);
 /// How long a stream waits for a position that the journal does not have yet. A replica lags another one by
 /// about a second.
 const AWAITED_FOR: Duration = Duration::from_secs(10);
+/// A number without a mark is waited for if it is so few states ahead: more than a replica lags. Another number
+/// was mistyped, or comes from another journal.
+const AHEAD_WITHOUT_MARK: u64 = 65_536;
 /// How often a client is sent the stream's position while it may see none of the new states.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
 /// The shortest interval between two announcements of causes: a burst of failures is explained in parts.
@@ -163,7 +167,7 @@ async fn first_event(views: &dyn Views, known: Option<JournalCursor>, now: Seq) 
     let Some(known) = known else {
         return Some(FirstEvent::Position(JournalCursor::at_seq(views, now).await));
     };
-    if known.seq > now && known.mark.is_some() {
+    if known.seq > now && (known.mark.is_some() || known.seq - now <= AHEAD_WITHOUT_MARK) {
         return Some(FirstEvent::Awaits(known));
     }
     // If states can't be read, the stream ends at its first one.

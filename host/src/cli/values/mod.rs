@@ -9,6 +9,9 @@ use thiserror::Error;
 
 pub use zone::ZoneArg;
 
+/// The hexadecimal digits of a position's mark.
+const MARK_DIGITS: usize = 12;
+
 /// Why a flag does not take a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(super) enum FlagValueError {
@@ -16,6 +19,10 @@ pub(super) enum FlagValueError {
         "a position is a whole number, such as 1234: `kubewitness timeline` and `kubewitness deadletters list` show them"
     )]
     NoPosition,
+    #[error(
+        "a position is a whole number, such as 1234, or `position` of a line of `tap`, such as 1234-0a1b2c3d4e5f"
+    )]
+    NoStreamPosition,
     #[error("write a whole number, such as 1000")]
     NoNumber,
     #[error("write a whole number from {low} to {high}")]
@@ -60,6 +67,20 @@ impl std::fmt::Debug for SecretArg {
 /// A position of the journal.
 pub(super) fn parse_position(text: &str) -> Result<u64, FlagValueError> {
     text.parse().map_err(|_| FlagValueError::NoPosition)
+}
+
+/// A position of the live stream: `SEQ`, or `SEQ-MARK` with the digest of the state there. The controller
+/// compares a mark, and can't compare a bare number.
+pub(super) fn parse_stream_position(text: &str) -> Result<String, FlagValueError> {
+    let (seq, mark) = text.split_once('-').map_or((text, None), |(seq, mark)| (seq, Some(mark)));
+    let is_mark = |mark: &str| {
+        mark.len() == MARK_DIGITS
+            && mark.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+    };
+    match seq.parse::<u64>() {
+        Ok(_) if mark.is_none_or(is_mark) => Ok(text.to_owned()),
+        _ => Err(FlagValueError::NoStreamPosition),
+    }
 }
 
 /// A whole number between two limits, both included.
@@ -120,6 +141,12 @@ mod tests {
     fn what_is_no_number_is_refused_with_advice() {
         for told in ["x", "", "-1", "1.5", "99999999999999999999"].map(parse_position) {
             assert!(told.unwrap_err().to_string().contains("`kubewitness deadletters list`"));
+        }
+        for position in ["0", "7", "7-0a1b2c3d4e5f"] {
+            assert_eq!(parse_stream_position(position), Ok(position.to_owned()));
+        }
+        for wrong in ["x", "", "-1", "7-", "7-0a", "7-0a1b2c3d4e5g", "-0a1b2c3d4e5f"] {
+            assert_eq!(parse_stream_position(wrong), Err(FlagValueError::NoStreamPosition), "{wrong}");
         }
         assert_eq!((parse_position("7"), any_number::<usize>("0")), (Ok(7), Ok(0)));
         assert_eq!(any_number::<u64>("x"), Err(FlagValueError::NoNumber));

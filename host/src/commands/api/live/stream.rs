@@ -39,10 +39,15 @@ pub(in crate::commands::api) struct LiveStates<'a> {
 }
 
 impl<'a> LiveStates<'a> {
-    /// The states after this position; without a position, future states.
-    pub async fn open(client: &'a ApiClient, after: Option<Seq>) -> Result<Self> {
-        let last = after.map(|seq| seq.to_string());
-        Ok(Self { client, open: Some(EventStream::open(client, last.as_deref()).await?), last })
+    /// The states after this position, with or without a mark; without a position, future states.
+    pub async fn open(client: &'a ApiClient, after: Option<&str>) -> Result<Self> {
+        let last = after.map(str::to_owned);
+        Ok(Self { client, open: Some(EventStream::open(client, after).await?), last })
+    }
+
+    /// The position of the last event, with the mark of the state there.
+    pub fn position(&self) -> Option<&str> {
+        self.last.as_deref()
     }
 
     pub async fn next(&mut self) -> Result<StreamEvent> {

@@ -1,4 +1,9 @@
 //! `kubewitness tap`: states as lines of JSON as they are journaled, until Ctrl-C or until its reader leaves.
+//!
+//! Each line has its position with the mark of its state. A bare number can't tell a journal from an older copy
+//! that has grown past it, so its states would be skipped without a word.
+
+use std::cell::RefCell;
 
 use anyhow::{Result, bail};
 use kubewitness_core::selector::LabelSelector;
@@ -12,15 +17,34 @@ use crate::cli::TapArgs;
 use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::ObjectName;
 use crate::commands::print::{self, clean_line, escaped_json, note};
-use crate::commands::{CommandResult, UsageError};
+use crate::commands::{CommandEnd, CommandResult, UsageError};
+use crate::process::signals;
 
 pub async fn run_tap(args: TapArgs) -> CommandResult {
     let chosen = TapFilter::new(&args)?;
     let client = ApiClient::reach_controller(&args.reach).await?;
-    print::until_reader_leaves(follow_stream(&client, &chosen, args.after)).await
+    let printed = RefCell::new(None);
+    let ended = tokio::select! {
+        ended = print::until_reader_leaves(follow_stream(&client, &chosen, args.after.as_deref(), &printed)) => {
+            ended.map(|end| (end, false))
+        }
+        // Somebody who ends the command has read what was printed. A reader that left may have read less.
+        asked = signals::asked_to_end() => asked.map(|()| (CommandEnd::Fine, true)),
+    };
+    let has_read_all = ended.as_ref().map_or(true, |(_, is_asked)| *is_asked);
+    if let Some(position) = printed.take().filter(|_| has_read_all) {
+        note!("kubewitness: to go on after the last line: --after {position}");
+    }
+    ended.map(|(end, _)| end)
 }
 
-async fn follow_stream(client: &ApiClient, chosen: &TapFilter, after: Option<u64>) -> CommandResult {
+/// `printed` is the position of the last line that was printed.
+async fn follow_stream(
+    client: &ApiClient,
+    chosen: &TapFilter,
+    after: Option<&str>,
+    printed: &RefCell<Option<String>>,
+) -> CommandResult {
     let mut live = once_open(async || {
         must_be_witnessed(client, chosen.object_query()).await?;
         LiveStates::open(client, after).await
@@ -30,7 +54,9 @@ async fn follow_stream(client: &ApiClient, chosen: &TapFilter, after: Option<u64
         match live.next().await? {
             StreamEvent::State(state, json) => {
                 if chosen.fits_state(&state) && chosen.has_labels(client, &state).await? {
-                    print::line_of_many(&format!("{}\n", escaped_json(&json)))?;
+                    let position = live.position().unwrap_or_default();
+                    print::line_of_many(&format!("{}\n", escaped_json(&with_position(&json, position))))?;
+                    printed.replace(Some(position.to_owned()));
                 }
             }
             StreamEvent::Causes => {}
@@ -39,6 +65,14 @@ async fn follow_stream(client: &ApiClient, chosen: &TapFilter, after: Option<u64
                  the journal was replaced, or the position is wrong. Begin anew with --after 0"
             ),
         }
+    }
+}
+
+/// The state's JSON with its position as a last field. The rest stays as the controller has sent it.
+fn with_position(json: &str, position: &str) -> String {
+    match json.trim_end().strip_suffix('}') {
+        Some(fields) => format!("{fields},\"position\":{}}}", Value::from(position)),
+        None => json.to_owned(),
     }
 }
 
@@ -151,6 +185,14 @@ mod tests {
         for wrong in ["job/", "jobs -l a=b=c"] {
             assert!(chosen(wrong).err().is_some_and(|error| error.is::<UsageError>()), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_line_is_the_state_with_the_position_after_which_to_go_on() {
+        let sent = serde_json::to_string(&testing::state(7, Change::Present)).unwrap();
+        let mut line: Value = serde_json::from_str(&with_position(&sent, "7-0a1b2c3d4e5f")).unwrap();
+        assert_eq!(line.as_object_mut().unwrap().remove("position"), Some(json!("7-0a1b2c3d4e5f")));
+        assert_eq!(line, serde_json::from_str::<Value>(&sent).unwrap());
     }
 
     #[test]

@@ -17,6 +17,13 @@ fn lines(text: &str) -> Result<Vec<Value>> {
     text.lines().map(|line| serde_json::from_str(line).with_context(|| line.to_owned())).collect()
 }
 
+/// The same position with the mark of another state.
+fn wrong_mark(position: &str) -> Result<String> {
+    let (seq, mark) = position.split_once('-').context("a position with a mark")?;
+    let turned: String = mark.chars().map(|digit| if digit == '0' { '1' } else { '0' }).collect();
+    Ok(format!("{seq}-{turned}"))
+}
+
 #[tokio::test]
 async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
     in_scratch("live", async |scratch| {
@@ -54,6 +61,12 @@ async fn tap_and_wait_go_on_where_they_were_when_the_controller_is_killed() {
         let (code, text, said) = command(&["diff", "job/one", "--server", &url]).await?;
         ensure!(code == Some(0) && text.contains("reason: Lost"), "{text}{said}");
         ends_as_it_ended(&simulator, &url).await?;
+        let last = lines(&tap.stdout())?.pop().context("a line of tap")?;
+        let last = last["position"].as_str().context("the position of the last line")?.to_owned();
+        ensure!(tap.terminate(WITHIN).await? == ProcessEnd::Code(0), "{}", tap.say());
+        ensure!(tap.stderr().contains(&format!("--after {last}")), "{}", tap.say());
+        let (code, _, said) = command(&["tap", "--after", &wrong_mark(&last)?, "--server", &url]).await?;
+        ensure!(code == Some(1) && said.contains("the journal was replaced"), "{code:?} {said}");
         let positions: Vec<_> = lines(&tap.stdout())?.iter().map(|state| state["seq"].as_u64()).collect();
         ensure!(positions.len() >= 3, "{positions:?}");
         ensure!(positions.is_sorted_by(|a, b| a < b), "no state comes twice or out of order: {positions:?}");
