@@ -136,6 +136,7 @@ async fn objects(
         cursor: params.owned_text("cursor"),
         details,
         limit: Some(limit),
+        gone_name_end: None,
         within: None,
     };
     scope::check_filters(&app, &query)?;

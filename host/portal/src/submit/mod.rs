@@ -15,7 +15,7 @@ use kubewitness_core::config::is_name;
 use kubewitness_core::config::templates::{OriginLabels, TemplateSpec, job_name_prefix, name, name_end};
 use kubewitness_core::ports::{ActingIdentity, JobSubmitter, SubmitError, TemplateOffer};
 use kubewitness_core::views::{
-    ObjectQuery, SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError,
+    GoneFilter, ObjectPage, ObjectQuery, SubmitRequest, SubmitView, TemplateView, TimelineQuery, ViewError,
 };
 use kubewitness_core::{Change, ObjectRef, shorten_text};
 use ring::digest::{Context, SHA256};
@@ -158,7 +158,7 @@ impl SubmitDesk {
             submission: &submission,
             request: &asked,
         };
-        let name = name(job_name_prefix(&job, &request.template), &digest);
+        let name = name(job_name_prefix(&request.template), &digest);
         let job = marks.annotate_job(job, &request.namespace, &name);
         let view = SubmitView {
             namespace: request.namespace.clone(),
@@ -350,7 +350,7 @@ async fn refuse_deleted_job(app: &PortalApp, view: &SubmitView) -> Result<(), Pr
 
 /// A key makes only one Job, even if its template was renamed or another namespace is requested. Then the API
 /// server can't refuse the second one, because the names differ: the journal finds the first by the end of
-/// its name.
+/// its name. A Job that is gone counts as well: a late repeat must not run it again.
 async fn refuse_other_job_of_key(app: &PortalApp, here: &JobPlace, name_end: &str) -> Result<(), Problem> {
     let query = ObjectQuery {
         kind: Some("Job".into()),
@@ -358,15 +358,34 @@ async fn refuse_other_job_of_key(app: &PortalApp, here: &JobPlace, name_end: &st
         limit: Some(JOBS_OF_A_KEY),
         ..ObjectQuery::default()
     };
-    let page = match app.views.object_page(&query).await {
-        Ok(page) => page,
-        // Jobs are not watched.
-        Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => return Ok(()),
-        Err(error) => return Err(error.into()),
+    let Some(page) = page_of_jobs(app, &query).await? else { return Ok(()) };
+    if let Some(other) = other_place(page, here, name_end) {
+        return Err(made_elsewhere(&other));
+    }
+    // One page looks at the names of the 100,000 Jobs that ended last. More would make each submission slow.
+    let query = ObjectQuery {
+        search: None,
+        gone: GoneFilter::Only,
+        gone_name_end: Some(name_end.to_owned()),
+        ..query
     };
+    let gone = page_of_jobs(app, &query).await?.unwrap_or_default();
+    other_place(gone, here, name_end).map_or(Ok(()), |other| Err(made_elsewhere(&other)))
+}
+
+/// `None` if Jobs are not watched.
+async fn page_of_jobs(app: &PortalApp, query: &ObjectQuery) -> Result<Option<ObjectPage>, Problem> {
+    match app.views.object_page(query).await {
+        Ok(page) => Ok(Some(page)),
+        Err(ViewError::NotFound { .. } | ViewError::Invalid(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn other_place(page: ObjectPage, here: &JobPlace, name_end: &str) -> Option<JobPlace> {
     let of_key = page.objects.into_iter().map(|found| found.object).filter(|it| it.name.ends_with(name_end));
     let mut places = of_key.map(|ObjectRef { namespace, name, .. }| JobPlace { namespace, name });
-    places.find(|place| place != here).map_or(Ok(()), |place| Err(made_elsewhere(&place)))
+    places.find(|place| place != here)
 }
 
 #[cfg(test)]

@@ -180,14 +180,18 @@ async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_name
     let values = body(&json!({"size": "small"}));
     let name = send(&router, "k", &values).await.json()["name"].as_str().unwrap().to_owned();
     let renamed = name.replace("train-", "teach-");
-    for (namespace, name, status) in [
-        ("research", name.as_str(), 200),
-        ("research", &renamed, 409),
-        ("vision", &name, 409),
-        ("vision", "train-x", 200),
+    let gone = Some("2026-11-20T12:00:00.000Z".to_owned());
+    for (namespace, name, ended_at, status) in [
+        ("research", name.as_str(), None, 200),
+        ("research", &renamed, None, 409),
+        ("vision", &name, None, 409),
+        ("vision", "train-x", None, 200),
+        ("research", &renamed, gone.clone(), 409),
+        ("vision", &name, gone.clone(), 409),
+        ("vision", "train-x", gone, 200),
     ] {
         let object = fake::object("Job", namespace, name, "uid-1");
-        *fake.more.lock().unwrap() = vec![ObjectView { object, ..ObjectView::default() }];
+        *fake.more.lock().unwrap() = vec![ObjectView { object, ended_at, ..ObjectView::default() }];
         let answer = send(&router, "k", &values).await;
         assert_eq!(answer.status, status, "{namespace}/{name}: {}", answer.text);
         assert!(
@@ -195,6 +199,35 @@ async fn a_key_makes_one_job_also_where_its_template_was_renamed_or_another_name
                 || answer.problem().0.contains(&format!("the Job {name} in the namespace {namespace}"))
         );
     }
+}
+
+/// The first Job was made in one namespace and deleted. Each request comes to a replica that remembers nothing.
+#[tokio::test]
+async fn a_key_of_a_deleted_job_makes_no_other_one_at_a_replica_that_is_asked_for_another_namespace() {
+    let (jobs, fake) = (Arc::new(FakeJobs::new(Credentials::Controller)), Arc::new(FakeViews::default()));
+    let replica = || kubewitness_portal::router(fake.clone(), &with(&jobs)(options()));
+    let of = |namespace: &str| {
+        json!({"template": "train", "namespace": namespace, "parameters": {"size": "small"}}).to_string()
+    };
+    let name = send(&replica(), "k", &of("research")).await.json()["name"].as_str().unwrap().to_owned();
+    jobs.made.lock().unwrap().clear();
+    let object = fake::object("Job", "research", &name, "uid-1");
+    let ended_at = Some("2026-11-20T12:00:00.000Z".to_owned());
+    *fake.more.lock().unwrap() = vec![ObjectView { object, ended_at, ..ObjectView::default() }];
+    let late = send(&replica(), "k", &of("vision")).await;
+    assert_eq!((late.status.as_u16(), jobs.names().len()), (409, 0), "{}", late.text);
+    assert!(late.problem().0.contains("in the namespace research"), "{}", late.text);
+}
+
+#[tokio::test]
+async fn a_repeat_names_the_same_job_at_a_replica_whose_template_has_another_manifest() {
+    let jobs = Arc::new(FakeJobs::new(Credentials::Controller));
+    let mut changed = FakeJobs::new(Credentials::Controller);
+    let offer = changed.offer.as_mut().and_then(Arc::get_mut).unwrap();
+    offer.templates.get_mut("train").unwrap().manifest["metadata"]["name"] = "teach".into();
+    let (changed, values) = (Arc::new(changed), body(&json!({"size": "small"})));
+    let [one, other] = [send(&open(&jobs), "k", &values).await, send(&open(&changed), "k", &values).await];
+    assert_eq!(one.json()["name"], other.json()["name"], "{} {}", one.text, other.text);
 }
 
 /// The journal does not have the first Job yet, and the API server only compares names within a namespace.

@@ -470,6 +470,7 @@ fn shown_since(query: &ObjectQuery, source: &str, namespace: &str) -> Option<u64
 pub(super) fn is_named(query: &ObjectQuery, source: &str, namespace: &str, name: &str) -> bool {
     query.namespace.as_deref().is_none_or(|asked| asked == namespace)
         && query.name.as_deref().is_none_or(|asked| asked == name)
+        && query.gone_name_end.as_deref().is_none_or(|end| name.ends_with(end))
         && shown_since(query, source, namespace) != Some(u64::MAX)
 }
 

@@ -35,7 +35,7 @@ pub struct TemplateSpec {
     #[cfg_attr(test, schemars(length(max = PARAMETERS_MOST)))]
     #[serde(default)]
     pub parameters: Vec<ParameterSpec>,
-    /// The Job, of `batch/v1`, whole and with example values. Its `metadata.name` is what names of Jobs begin with.
+    /// The Job, of `batch/v1`, whole and with example values. Names of Jobs begin with the name of the template.
     pub manifest: Value,
 }
 

@@ -270,6 +270,11 @@ pub struct ObjectQuery {
     /// The start of the page, from the link to it in the header `Link`.
     #[serde(default)]
     pub cursor: Option<String>,
+    /// Objects that are gone and whose names end so. It is for the controller's own questions: names are
+    /// compared without their documents, so one page looks at thousands.
+    #[serde(skip)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub gone_name_end: Option<String>,
     /// The objects that may be found; `None` for all. The viewer's rights determine them, and not the
     /// request.
     #[serde(skip)]

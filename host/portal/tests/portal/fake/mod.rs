@@ -191,7 +191,12 @@ impl Views for FakeViews {
         self.check().await?;
         let mut page = objects::page(query, self.empty)?;
         if query.kind.as_deref() == Some("Job") {
-            page.objects.extend(self.more.lock().unwrap().iter().cloned());
+            let is_asked = |view: &&ObjectView| match query.gone {
+                GoneFilter::No => view.ended_at.is_none(),
+                GoneFilter::Too => true,
+                GoneFilter::Only => view.ended_at.is_some(),
+            };
+            page.objects.extend(self.more.lock().unwrap().iter().filter(is_asked).cloned());
         }
         Ok(page)
     }
