@@ -90,6 +90,8 @@ pub struct SharedStatus {
     losses: RwLock<BTreeMap<String, Arc<[DatabaseLoss]>>>,
     /// Streams to which this controller passes states.
     streams: RwLock<BTreeMap<String, (StreamSpec, CarrierHandle)>>,
+    /// Streams without a key, by which a reader could tell forged states.
+    unsigned_streams: RwLock<BTreeMap<String, String>>,
     /// By source, the holders that block retention.
     held: RwLock<BTreeMap<String, BTreeMap<RetentionHolder, KeptBeyond>>>,
     /// By plugin, the size of its reports.
@@ -170,6 +172,16 @@ impl SharedStatus {
 
     pub fn remove_stream(&self, name: &str) {
         write(&self.streams).remove(name);
+    }
+
+    /// The streams of the settings that have no key, each with what that means.
+    pub fn set_unsigned_streams(&self, streams: &[StreamSpec]) {
+        let text = |stream: &StreamSpec| Some((stream.name.clone(), stream.missing_key_text()?));
+        *write(&self.unsigned_streams) = streams.iter().filter_map(text).collect();
+    }
+
+    pub fn unsigned_stream(&self, name: &str) -> Option<String> {
+        read(&self.unsigned_streams).get(name).cloned()
     }
 
     pub fn streams(&self) -> Vec<(StreamSpec, CarrierHandle)> {

@@ -216,7 +216,9 @@ impl ReaderSession {
         self.keys.is_some()
     }
 
-    /// Whether the carrier's claim names this line of a journal, or a line that came after it.
+    /// Whether the carrier's claim names this line of a journal, or a line that came after it. A state that fits is not
+    /// refused for a line that the claim lacks: after `takeOver` or the start of a restored copy, unread true states
+    /// have lines that the claim no longer names.
     pub async fn is_carried_by(&self, line: &str) -> Result<bool, ServerAway> {
         let claim = self.claims.carrier_claim().await?;
         Ok(claim.is_none_or(|(claim, _)| *claim.line == *line || claim.former.iter().any(|it| **it == *line)))

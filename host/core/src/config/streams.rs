@@ -102,6 +102,32 @@ impl FromSpec {
     }
 }
 
+impl StreamSpec {
+    /// Why a reader can't trust the stream; `None` if its messages are signed.
+    pub fn missing_key_text(&self) -> Option<String> {
+        self.key_from.is_none().then(|| {
+            format!(
+                "the stream `{}` has no key: whoever may publish to it can add states that never were, and hide true ones \
+                 without a gap. Share a key with `keyFrom` among its controllers",
+                self.name
+            )
+        })
+    }
+}
+
+/// Warns of each stream without a key that this controller carries to or reads.
+pub(super) fn warn_of_unsigned_streams(host: &HostSpec) -> Vec<ManifestFault> {
+    let is_read = |stream: &StreamSpec| {
+        host.sources.iter().filter_map(|source| source.from.as_ref()).any(|from| from.stream == stream.name)
+    };
+    let used =
+        host.streams.iter().enumerate().filter(|(_, stream)| !stream.carry.is_empty() || is_read(stream));
+    used.filter_map(|(index, stream)| {
+        Some(fault(format!("spec.streams[{index}].keyFrom"), stream.missing_key_text()?))
+    })
+    .collect()
+}
+
 pub(super) fn check(host: &HostSpec, faults: &mut Vec<ManifestFault>) {
     for (index, stream) in host.streams.iter().enumerate() {
         check_stream(&format!("spec.streams[{index}]"), stream, host, faults);
@@ -230,6 +256,23 @@ mod tests {
             ["spec.sources[0].from.partitions[0]", "spec.sources[0].from.partitions[2]"]
         );
         assert_eq!(faults(&from(json!({"stream": "other"})), &stream(&[])), ["spec.sources[0].from.stream"]);
+    }
+
+    #[test]
+    fn a_stream_without_a_key_that_is_carried_to_or_read_is_warned_of() {
+        let warned = |sources: &serde_json::Value, streams: &serde_json::Value| -> Vec<String> {
+            let host = json!({"sources": sources, "streams": streams});
+            let host: HostSpec = serde_json::from_value(host).unwrap();
+            host.stream_warnings().into_iter().map(|warning| warning.field).collect()
+        };
+        let (read, carry) = (source(&[("from", json!({"stream": "platform"}))]), ("carry", json!(["jobs"])));
+        let unsigned = ["spec.streams[0].keyFrom"];
+        assert_eq!(warned(&read, &stream(&[])), unsigned);
+        assert_eq!(warned(&source(&[]), &stream(std::slice::from_ref(&carry))), unsigned);
+        let key = ("keyFrom", json!({"env": "STREAM_KEY"}));
+        assert_eq!(warned(&source(&[]), &stream(&[carry, key.clone()])), [] as [&str; 0]);
+        assert_eq!(warned(&read, &stream(&[key])), [] as [&str; 0]);
+        assert_eq!(warned(&source(&[]), &stream(&[])), [] as [&str; 0], "nobody uses it");
     }
 
     #[test]

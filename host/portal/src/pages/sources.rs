@@ -132,6 +132,7 @@ fn render_streams(streams: &[StreamView]) -> Markup {
                     @else { span.state data-state="active" { "carrying" } }
                     span.digest { (stream.carries.join(", ")) }
                 }
+                @if let Some(text) = &stream.limitation { p.notice { (text) } }
                 dl.sum {
                     div { dt { "carried" } dd { (grouped_figure(stream.carried)) } }
                     div { dt { "waiting" } dd { (grouped_figure(stream.waiting)) } }

@@ -266,7 +266,9 @@ fn check_host(snapshot: &ConfigSnapshot, is_all: bool) -> (CheckFinding, Option<
                 detail.push_str(&format!(", {} status rules", status_rules.len()));
             }
             let what = format!("host {}", host.entry.display_name());
-            let warnings = problem_texts(&host.problems(host_warnings(&host.spec, snapshot, is_all)));
+            let mut warnings = host_warnings(&host.spec, snapshot, is_all);
+            warnings.extend(host.spec.stream_warnings());
+            let warnings = problem_texts(&host.problems(warnings));
             (CheckFinding { warnings, ..CheckFinding::new(what, detail, Vec::new()) }, Some(host.spec))
         }
         Err(problems) => (CheckFinding::of("host".into(), String::new(), &problems), None),

@@ -162,8 +162,19 @@ pub const DATABASES: DoctorCode = DoctorCode {
              user into the secret of the address. The controller says the same in its log when it first connects.",
 };
 
+pub const STREAMS: DoctorCode = DoctorCode {
+    code: "KW-D018",
+    title: "key of a stream",
+    meaning: "The command looks at the settings of --config, or at those in the data folder of --data, otherwise at what the \
+              controller says of its streams. The line is a warning for each stream without `keyFrom` that the controller \
+              carries to or reads. Without a key, whoever may publish to the stream can add states that never were, and hide \
+              true ones without a gap.",
+    remedy: "Give the carrying controller and its readers one key with `keyFrom`. docs/how-to/across-a-stream.md has the \
+             order of the steps.",
+};
+
 /// In the order of their numbers.
-pub const ALL: [&DoctorCode; 17] = [
+pub const ALL: [&DoctorCode; 18] = [
     &API_SERVER,
     &API_VERSION,
     &RIGHTS,
@@ -181,6 +192,7 @@ pub const ALL: [&DoctorCode; 17] = [
     &LEDGERS,
     &SIGNING,
     &DATABASES,
+    &STREAMS,
 ];
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ mod databases;
 mod findings;
 mod folder;
 mod signing;
+mod streams;
 
 use jiff::fmt::rfc2822;
 use kubewitness_core::clock::{Clock, SystemClock};
@@ -60,6 +61,7 @@ pub async fn run_doctor(args: DoctorArgs) -> CommandResult {
     folder::examine_folder(args.data.as_deref(), &mut found);
     signing::examine_signing(&args, &mut found);
     databases::examine_databases(&args, &mut found).await;
+    streams::examine_streams(&args, controller.as_ref().map(|(status, _)| status), &mut found);
     found.0.sort_by_key(|finding| finding.code);
     print::print_value(args.output, &found.0, |found| findings::text(found))?;
     Ok(found.command_end())
@@ -127,6 +129,6 @@ mod tests {
     #[test]
     fn a_code_is_explained_and_an_unknown_one_is_named() {
         assert_eq!(explain_code("kw-d009").unwrap(), CommandEnd::Fine);
-        assert!(explain_code("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D017"));
+        assert!(explain_code("KW-D999").unwrap_err().to_string().contains("KW-D001 to KW-D018"));
     }
 }

@@ -126,6 +126,7 @@ impl SourceParts {
         streams: &[StreamSpec],
         rules: StatusRules,
     ) {
+        self.shared.set_unsigned_streams(streams);
         // Resync and retention don't affect how it is witnessed.
         let watched = |spec: &SourceSpec| SourceSpec { resync: None, retention: None, ..spec.clone() };
         let is_wanted = |running: &RunningSource| {

@@ -116,6 +116,7 @@ impl HostViews {
         let mut views = Vec::new();
         for (spec, handle) in self.shared.streams() {
             let view = handle.current_snapshot();
+            let limitation = spec.missing_key_text();
             let sources: Vec<_> = spec.carry.iter().map(|name| Arc::from(name.as_str())).collect();
             let waiting = self.journal.count(&sources, view.cursor, newest).await.map_err(unavailable)?;
             views.push(StreamView {
@@ -124,6 +125,7 @@ impl HostViews {
                 carried: view.carried,
                 waiting,
                 condition: view.condition,
+                limitation,
             });
         }
         Ok(views)
@@ -158,7 +160,9 @@ impl Views for HostViews {
                 epochs.iter_mut().for_each(|e| e.checkpoint = read_through(&from.stream, &e.checkpoint));
             }
             let outcomes = outcomes_of(spec, &outcomes);
-            SourceView { epochs, outcomes, ..view }
+            let unsigned = spec.from.as_ref().and_then(|from| self.shared.unsigned_stream(&from.stream));
+            let limitation = view.limitation.or(unsigned);
+            SourceView { epochs, outcomes, limitation, ..view }
         });
         let sources = sources.collect();
         let journal: JournalView = self.journal.journal_stats().await.map_err(unavailable)?;

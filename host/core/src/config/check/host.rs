@@ -28,6 +28,11 @@ impl HostSpec {
         ledgers::warn_of_unsigned_ledgers(&self.ledgers, &keys, plugins)
     }
 
+    /// Streams without a key, whatever plugins there are.
+    pub fn stream_warnings(&self) -> Vec<ManifestFault> {
+        streams::warn_of_unsigned_streams(self)
+    }
+
     /// The stores that are files, the databases before the ledgers.
     pub fn file_stores(&self) -> impl Iterator<Item = files::FileStore<'_>> {
         let databases = self.databases.iter().enumerate().filter_map(|(index, spec)| {

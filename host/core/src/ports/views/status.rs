@@ -98,6 +98,9 @@ pub struct StreamView {
     /// The obstacle to carrying states, for people; absent if there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
+    /// Why its readers can't trust it, such as a missing key; absent without a reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limitation: Option<String>,
 }
 
 /// A ledger whose closed files are shipped to a bucket.
@@ -148,8 +151,8 @@ pub struct SourceView {
     /// written; absent without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
-    /// The limitations of this server, which may make a gap larger than necessary, or leave one undetected;
-    /// absent without any.
+    /// The limitations of this server, or of the stream from which the states come, which may make a gap larger
+    /// than necessary, or leave one undetected; absent without any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limitation: Option<String>,
     /// Why the watch alone would not be enough: an audit or an event showed that something was missed, and

@@ -60,6 +60,7 @@ pub fn all(newest_seq: u64, held: Vec<HeldView>, paused: Option<PausedView>) -> 
             carried: 48_200,
             waiting: 11,
             condition: Some("the stream `platform`: its server can't be reached: <refused>".into()),
+            limitation: Some("the stream `platform` has no key: <forged>".into()),
         }],
         ledgers: vec![LedgerView {
             name: "trail".into(),

@@ -136,7 +136,10 @@ fn streams_text(streams: &[StreamView]) -> String {
         ]);
     }
     table.render()
-        + &remarks_text(streams.iter().filter_map(|stream| Some((&stream.name, stream.condition.clone()?))))
+        + &remarks_text(streams.iter().flat_map(|stream| {
+            let remarks = stream.condition.iter().chain(&stream.limitation);
+            remarks.map(|remark| (stream.name.as_str(), remark.clone()))
+        }))
 }
 
 fn ledgers_text(ledgers: &[LedgerView]) -> String {
@@ -204,6 +207,18 @@ mod tests {
             assert!(text.contains(held) && text.contains(": repair· it\n"), "{text}");
             assert!(!text.contains("jobs:"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_stream_tells_what_holds_it_up_and_that_it_has_no_key() {
+        let stream = StreamView {
+            name: "platform".into(),
+            condition: Some("its server is away".into()),
+            limitation: Some("it has no key".into()),
+            ..StreamView::default()
+        };
+        let text = status_text(&StatusView { streams: vec![stream], ..StatusView::default() }, false);
+        assert!(text.contains("platform: its server is away\nplatform: it has no key\n"), "{text}");
     }
 
     fn busy() -> SourceView {

@@ -45,7 +45,7 @@ impl<'a> StreamWorld<'a> {
             kubeconfig: simulator.kubeconfig().to_path_buf(),
             config: Some(config),
             data: scratch.folder("data-of-witness")?,
-            env: vec![("NATS_URL".to_owned(), server.url(wire.address()))],
+            env: environment(server.url(wire.address())),
             ..RunOptions::default()
         };
         Ok(Some(Self { scratch, simulator, server, wire, witness }))
@@ -57,7 +57,7 @@ impl<'a> StreamWorld<'a> {
         Ok(RunOptions {
             config: Some(config),
             data: self.scratch.folder(&format!("data-of-{name}"))?,
-            env: vec![("NATS_URL".to_owned(), self.server.url(self.server.address()))],
+            env: environment(self.server.url(self.server.address())),
             ..self.witness.clone()
         })
     }
@@ -85,6 +85,14 @@ impl<'a> StreamWorld<'a> {
         }
         Ok(())
     }
+}
+
+/// The variables that the example's settings name.
+fn environment(url: String) -> Vec<(String, String)> {
+    vec![
+        ("NATS_URL".to_owned(), url),
+        ("STREAM_KEY".to_owned(), "00112233445566778899aabbccddeeff".to_owned()),
+    ]
 }
 
 /// A copy of the example's folder, with its host's text changed.
