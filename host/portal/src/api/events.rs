@@ -36,7 +36,7 @@ use crate::answer::paged::NOTICE;
 use crate::answer::params::QueryParams;
 use crate::answer::{Problem, codes};
 use crate::app::PortalApp;
-use crate::scope::{AccessVerb, JournalCursor, PositionMatch, ViewerVisibility};
+use crate::scope::{AccessVerb, JournalCursor, PositionMatch, RightsReview, ViewerVisibility};
 use crate::serve::StreamPlace;
 
 /// How many states are read at once for one stream; it holds no more.
@@ -44,9 +44,11 @@ const BATCH: usize = 128;
 /// Proxies close connections after a minute of silence.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// How often rights are checked again. Answers are cached for ten seconds, so a withdrawn right ends a stream
-/// within a minute.
+/// How often rights are checked again, after the end of the check before. Answers are cached for ten seconds, so a
+/// withdrawn right ends a quiet stream within a minute, unless the API server is slow.
 const CHECK_RIGHTS_EVERY: Duration = Duration::from_secs(30);
+/// How long the first states of a stream come before the first step of a review.
+const FIRST_STEP_AFTER: Duration = Duration::from_secs(1);
 /// How long a stream waits for a position that the journal does not have yet. A replica lags another one by
 /// about a second.
 const AWAITED_FOR: Duration = Duration::from_secs(10);
@@ -65,8 +67,14 @@ const LONG_PAUSE: Duration = Duration::from_secs(5);
 struct LiveEvents {
     viewer: PortalViewer,
     visible: ViewerVisibility,
-    /// When the viewer's right to everything shown so far was last checked.
-    checked: Instant,
+    /// When the viewer was last known, and each right expired.
+    fresh: Instant,
+    /// When the last review of all rights ended.
+    reviewed: Instant,
+    /// The review that runs. It may take minutes, so states are shown between its steps, each by its own right.
+    review: Option<RightsReview>,
+    /// When its last step ended, and how long that took.
+    last_step: (Instant, Duration),
     views: Arc<dyn Views>,
     newest: watch::Receiver<Seq>,
     outcome_news: watch::Receiver<u64>,
@@ -78,9 +86,6 @@ struct LiveEvents {
     after: Seq,
     states: VecDeque<RawState>,
     first: Option<FirstEvent>,
-    /// Whether the rights were noted by which the stream may show something. Checking those in many
-    /// namespaces takes longer than an answer may take to begin.
-    has_noted_rights: bool,
     /// When the client last got the stream's position.
     position_sent: Instant,
     /// The last state since then, if it was hidden.
@@ -130,9 +135,12 @@ pub(crate) async fn events(
     };
     let notice = (!has_all).then(|| removed_header(from));
     let live = LiveEvents {
+        review: (!visible.is_whole()).then(RightsReview::default),
+        last_step: (Instant::now(), FIRST_STEP_AFTER),
         visible,
         viewer,
-        checked: Instant::now(),
+        fresh: Instant::now(),
+        reviewed: Instant::now(),
         views: app.views,
         newest,
         outcome_news,
@@ -143,7 +151,6 @@ pub(crate) async fn events(
         after: from,
         states: VecDeque::new(),
         first,
-        has_noted_rights: false,
         position_sent: Instant::now(),
         hidden: None,
         place,
@@ -195,6 +202,14 @@ fn or_end_stream<T>(answer: Result<T, Problem>) -> Option<T> {
     answer.inspect_err(|problem| tracing::debug!(problem.message, "a live stream ends")).ok()
 }
 
+/// One step of the review, if one runs; never without one. Dropping it loses no answer of the API server.
+async fn review_step(visible: &ViewerVisibility, review: &mut Option<RightsReview>) -> Result<(), Problem> {
+    match review {
+        Some(running) => visible.review_some(running).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl LiveEvents {
     /// `None` ends the stream; a browser then reconnects by itself, from its last position.
     async fn next(&mut self) -> Option<Event> {
@@ -211,13 +226,8 @@ impl LiveEvents {
             (self.after, self.position_sent) = (begins.seq, Instant::now());
             return Some(Event::default().event(kind).id(begins.to_string()).data(begins.seq.to_string()));
         }
-        if !std::mem::replace(&mut self.has_noted_rights, true) {
-            tokio::select! {
-                () = self.stop.cancelled() => return None,
-                noted = self.visible.note_rights() => or_end_stream(noted)?,
-            }
-        }
         loop {
+            self.review_in_turn().await?;
             if let Some(event) = self.position_event().or_else(|| self.causes_event()) {
                 return Some(event);
             }
@@ -293,18 +303,57 @@ impl LiveEvents {
     /// `None` ends the stream: what was shown before may no longer be shown, or the check failed.
     async fn may_show(&mut self, state: &RawState) -> Option<bool> {
         self.check(CHECK_RIGHTS_EVERY).await?;
-        or_end_stream(self.visible.may_see(AccessVerb::List, state.object(), Some(state.seq())).await)
+        let may_see = self.visible.may_see(AccessVerb::List, state.object(), Some(state.seq())).await;
+        let may_see = or_end_stream(may_see)?;
+        (!self.visible.has_lost_right()).then_some(may_see)
     }
 
-    /// Checks again whether the viewer is still known and may see everything shown so far, if the last check
-    /// is older than `age`.
+    /// If the last check is older than `age`: checks whether the viewer is still known, and lets each right expire, so
+    /// that it is asked for again before it shows anything. A review of all rights begins if one is due. It takes
+    /// as long as it takes: the next one begins only some time after its end, so that a slow API server is not
+    /// asked without a pause.
     async fn check(&mut self, age: Duration) -> Option<()> {
-        if self.checked.elapsed() < age || matches!(self.viewer, PortalViewer::Everybody) {
+        if matches!(self.viewer, PortalViewer::Everybody) {
             return Some(());
         }
-        self.checked = Instant::now();
-        let is_known = self.viewer.is_still_known().await.ok()?;
-        (is_known && self.visible.still_holds().await.ok()?).then_some(())
+        let is_due = self.review.is_none() && self.reviewed.elapsed() >= CHECK_RIGHTS_EVERY;
+        if !is_due && self.fresh.elapsed() < age {
+            return Some(());
+        }
+        if !self.viewer.is_still_known().await.ok()? {
+            return None;
+        }
+        self.visible.expire_rights();
+        self.fresh = Instant::now();
+        if is_due {
+            self.review = Some(self.visible.begin_review()?);
+        }
+        Some(())
+    }
+
+    /// Lets the review make a step between two events, if states have had as much time as its last step. So a long
+    /// review ends however many states there are, and holds none of them up for longer than a step.
+    async fn review_in_turn(&mut self) -> Option<()> {
+        let (ended, took) = self.last_step;
+        if self.review.is_none() || ended.elapsed() < took {
+            return Some(());
+        }
+        let begun = Instant::now();
+        let done = tokio::select! {
+            () = self.stop.cancelled() => return None,
+            done = review_step(&self.visible, &mut self.review) => done,
+        };
+        self.note_step(begun, done)
+    }
+
+    /// `None` ends the stream: a right was withdrawn, or the API server gives no answer.
+    fn note_step(&mut self, begun: Instant, done: Result<(), Problem>) -> Option<()> {
+        or_end_stream(done)?;
+        self.last_step = (Instant::now(), begun.elapsed());
+        if self.review.as_ref().is_some_and(RightsReview::is_done) {
+            (self.review, self.reviewed) = (None, Instant::now());
+        }
+        (!self.visible.has_lost_right()).then_some(())
     }
 
     /// Reads the next states, and waits for them if there are none.
@@ -333,9 +382,12 @@ impl LiveEvents {
                 return None;
             }
         }
-        let next_check = self.checked + CHECK_RIGHTS_EVERY;
+        let begun = Instant::now();
+        let last_check = if self.review.is_none() { self.reviewed } else { self.fresh };
+        let next_check = last_check + CHECK_RIGHTS_EVERY;
         tokio::select! {
             () = self.stop.cancelled() => None,
+            done = review_step(&self.visible, &mut self.review) => self.note_step(begun, done),
             () = tokio::time::sleep_until(self.position_sent + POSITION_EVERY), if self.hidden.is_some() => Some(()),
             () = tokio::time::sleep_until(self.causes_announced + CAUSES_EVERY), if self.has_new_causes => Some(()),
             changed = self.outcome_news.changed(), if !self.has_new_causes => {

@@ -9,6 +9,7 @@
 mod lists;
 mod part;
 mod position;
+mod review;
 mod sources;
 mod status;
 mod stories;
@@ -17,5 +18,6 @@ mod visibility;
 pub(crate) use lists::MOST_READ;
 pub(crate) use part::VisiblePart;
 pub(crate) use position::{JournalCursor, PositionMatch};
+pub(crate) use review::RightsReview;
 pub(crate) use sources::{check, check_filters, describe_witnessed, kind_of};
 pub(crate) use visibility::{AccessVerb, ViewerVisibility};

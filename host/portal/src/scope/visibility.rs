@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::http::StatusCode;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -16,6 +16,7 @@ use kubewitness_core::views::{
     EventView, GoneFilter, KindWithin, ObjectPage, ObjectQuery, ObjectView, PoisonQuery, TimelineQuery, Views,
 };
 use kubewitness_core::{Change, Gap, ObjectRef, Seq};
+use tokio::time::Instant;
 
 use crate::access::ages::NamespaceAges;
 use crate::access::{GuardedAct, PortalViewer, ReviewUnanswered, cursors};
@@ -25,14 +26,14 @@ use crate::serve::ReadingRoom;
 
 /// How many namespaces are checked for one answer. A person who may see more of them, but not all, has to
 /// name one.
-const NAMESPACES: usize = 256;
+pub(super) const NAMESPACES: usize = 256;
 /// The same for a right that covers a single name. No answer about a name is reused, so the API server pays
 /// for each invented name.
 const NAMESPACES_OF_A_NAME: usize = 32;
 /// How many reviews of one answer run concurrently.
-const AT_ONCE: usize = 8;
+pub(super) const AT_ONCE: usize = 8;
 /// How many decisions one answer or stream remembers.
-const DECISIONS: usize = 4096;
+pub(super) const DECISIONS: usize = 4096;
 /// How many resources one sentence names.
 const NAMED_RESOURCES: usize = 8;
 /// The longest name in Kubernetes.
@@ -55,7 +56,7 @@ impl AccessVerb {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AccessRight {
+pub(super) enum AccessRight {
     Everywhere,
     /// Only objects that were created at this time or later.
     Since(u64),
@@ -63,11 +64,32 @@ enum AccessRight {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct VisibilityScope {
-    verb: AccessVerb,
-    group: String,
-    kind: String,
-    namespace: String,
+pub(super) struct VisibilityScope {
+    pub(super) verb: AccessVerb,
+    pub(super) group: String,
+    pub(super) kind: String,
+    pub(super) namespace: String,
+}
+
+/// A right as the API server has told it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DecidedRight {
+    pub(super) right: AccessRight,
+    /// Before it was asked for.
+    asked: Instant,
+}
+
+#[derive(Default)]
+pub(super) struct DecidedRights {
+    pub(super) of: HashMap<VisibilityScope, DecidedRight>,
+    /// A right that was asked for before this is asked for again before it is used.
+    pub(super) fresh_since: Option<Instant>,
+}
+
+impl DecidedRights {
+    fn is_fresh(&self, decided: &DecidedRight) -> bool {
+        self.fresh_since.is_none_or(|since| decided.asked >= since)
+    }
 }
 
 pub(crate) struct ViewerVisibility {
@@ -76,11 +98,13 @@ pub(crate) struct ViewerVisibility {
     pub(super) readings: ReadingRoom,
     pub(super) status: Arc<SharedStatus>,
     ages: Arc<NamespaceAges>,
-    witnessed: Vec<WatchedResource>,
-    decided: Mutex<HashMap<VisibilityScope, AccessRight>>,
+    pub(super) witnessed: Vec<WatchedResource>,
+    decided: Mutex<DecidedRights>,
     /// Whether some rights were not checked in advance, while `decided` still has every right that has shown
     /// something.
-    has_unasked: AtomicBool,
+    pub(super) has_unasked: AtomicBool,
+    /// Whether a right was withdrawn or changed since it was first asked for.
+    pub(super) has_lost_right: AtomicBool,
 }
 
 impl ViewerVisibility {
@@ -94,6 +118,7 @@ impl ViewerVisibility {
             ages: app.ages.clone(),
             decided: Mutex::default(),
             has_unasked: AtomicBool::new(false),
+            has_lost_right: AtomicBool::new(false),
         }
     }
 
@@ -198,7 +223,7 @@ impl ViewerVisibility {
         Ok(self.right_in(verb, &known.group, &known.kind, "").await? == AccessRight::Everywhere)
     }
 
-    async fn right_in(
+    pub(super) async fn right_in(
         &self,
         verb: AccessVerb,
         group: &str,
@@ -207,23 +232,35 @@ impl ViewerVisibility {
     ) -> Result<AccessRight, ReviewUnanswered> {
         let spot =
             VisibilityScope { verb, group: group.into(), kind: kind.into(), namespace: namespace.into() };
-        let known = self.decided.lock().unwrap_or_else(PoisonError::into_inner).get(&spot).copied();
-        if let Some(right) = known {
-            return Ok(right);
-        }
+        let before = {
+            let decided = self.lock_decided();
+            let before = decided.of.get(&spot).copied();
+            if let Some(fresh) = before.filter(|before| decided.is_fresh(before)) {
+                return Ok(fresh.right);
+            }
+            before
+        };
+        let asked = Instant::now();
         let right = self.decide_right(&spot).await?;
-        let mut decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
-        if decided.len() >= DECISIONS {
+        if before.is_some_and(|before| before.right != AccessRight::Nowhere && before.right != right) {
+            self.has_lost_right.store(true, Ordering::Relaxed);
+        }
+        let mut decided = self.lock_decided();
+        if decided.of.len() >= DECISIONS {
             // A stream keeps the rights that have shown something, which it must check again. The others are
             // asked for again.
-            decided.retain(|_, right| *right != AccessRight::Nowhere);
+            decided.of.retain(|_, decided| decided.right != AccessRight::Nowhere);
         }
-        if decided.len() >= DECISIONS {
-            decided.clear();
+        if decided.of.len() >= DECISIONS {
+            decided.of.clear();
             self.has_unasked.store(false, Ordering::Relaxed);
         }
-        decided.insert(spot, right);
+        decided.of.insert(spot, DecidedRight { right, asked });
         Ok(right)
+    }
+
+    pub(super) fn lock_decided(&self) -> MutexGuard<'_, DecidedRights> {
+        self.decided.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn decide_right(
@@ -261,54 +298,6 @@ impl ViewerVisibility {
             namespace: namespace.into(),
             name: name.into(),
         }
-    }
-
-    /// Checks the rights by which a stream may show something, before it shows anything. A stream ends when
-    /// one of them is withdrawn, however quiet it is. Rights in more namespaces than one answer checks are
-    /// noted once they show something, and so are those in a namespace in which nothing was ever witnessed.
-    pub(crate) async fn note_rights(&self) -> Result<(), Problem> {
-        if self.is_whole() {
-            return Ok(());
-        }
-        let (mut spots, mut has_unasked) = (Vec::new(), false);
-        for WatchedResource { source, group, kind, .. } in &self.witnessed {
-            if self.right_in(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
-                let names = self.views.known_namespaces(source, true, NAMESPACES + 1).await?;
-                has_unasked |= names.len() > NAMESPACES;
-                let asked = names.into_iter().take(NAMESPACES);
-                spots.extend(asked.map(|name| (group.clone(), kind.clone(), name)));
-            }
-        }
-        // Decisions about whole kinds also need room.
-        has_unasked |= spots.len() > DECISIONS / 2;
-        spots.truncate(DECISIONS / 2);
-        self.has_unasked.store(has_unasked, Ordering::Relaxed);
-        let rights = stream::iter(spots).map(async |(group, kind, name)| {
-            self.right_in(AccessVerb::List, &group, &kind, &name).await?;
-            Ok::<_, Problem>(())
-        });
-        rights.buffer_unordered(AT_ONCE).try_collect().await
-    }
-
-    /// Whether everything shown so far may still be shown; a stream checks it periodically. If no right is
-    /// noted, a withdrawal could not be detected: the stream ends, and the next one notes the present rights.
-    /// But if there were too many rights to note, the next stream would have no more of them, and this one
-    /// has shown nothing yet: it continues.
-    pub(crate) async fn still_holds(&self) -> Result<bool, ReviewUnanswered> {
-        if self.is_whole() {
-            return Ok(true);
-        }
-        let seen = std::mem::take(&mut *self.decided.lock().unwrap_or_else(PoisonError::into_inner));
-        let rights: Vec<_> = seen.into_iter().filter(|(_, right)| *right != AccessRight::Nowhere).collect();
-        if rights.is_empty() {
-            return Ok(self.has_unasked.load(Ordering::Relaxed));
-        }
-        // Reviews run concurrently: one after the other, they would take longer than their answers are valid.
-        let same = stream::iter(rights).map(async |(spot, right)| {
-            let VisibilityScope { verb, group, kind, namespace } = &spot;
-            Ok::<_, ReviewUnanswered>(self.right_in(*verb, group, kind, namespace).await? == right)
-        });
-        same.buffer_unordered(AT_ONCE).try_all(std::future::ready).await
     }
 
     // ---- answers -----------------------------------------------------------------------------

@@ -125,6 +125,32 @@ async fn a_stream_of_somebody_with_narrow_rights_in_many_namespaces_opens_before
     assert!(text.contains("red-train") && !ended, "{text}");
 }
 
+/// Their rights lie in 256 namespaces of each of eight kinds. One round of reviews takes minutes.
+#[tokio::test(start_paused = true)]
+async fn a_stream_of_rights_in_2048_places_shows_states_while_slow_reviews_of_all_others_run() {
+    let views = TenantPortal { others: 300, kinds: 6, ..TenantPortal::default() };
+    let server = TenantServer { slow: Some(Duration::from_millis(500)), ..TenantServer::default() };
+    let portal = GuardedPortal::of(views, server, |options| options);
+    let mut stream = open(&portal, "roamer", 0).await;
+    let (text, ended) = read(&mut stream, Duration::from_secs(10)).await;
+    assert!(text.contains("red-train") && text.contains("blue-train") && !ended, "{text}");
+    assert!(portal.server.reviews.load(Ordering::SeqCst) < 1000, "the first round still runs");
+    // Through several rounds, no state waits for one.
+    for _ in 0..60 {
+        let seq = portal.views.push("red");
+        let (text, ended) = read(&mut stream, Duration::from_secs(10)).await;
+        assert!(text.contains(&format!("id: {seq}-")) && !ended, "{seq}: {text}");
+    }
+    let reviews = portal.server.reviews.load(Ordering::SeqCst);
+    assert!(reviews > 2 * 2048, "rights are reviewed again and again: {reviews}");
+    // What was shown by a right ends with it, at its next state.
+    portal.server.denied.lock().unwrap().insert("roamer".into());
+    tokio::time::advance(Duration::from_secs(31)).await;
+    let seq = portal.views.push("red");
+    let (text, ended) = read(&mut stream, Duration::from_secs(10)).await;
+    assert!(ended && !text.contains(&format!("id: {seq}-")), "{text}");
+}
+
 /// Their namespace comes after those that are checked when the stream opens.
 #[tokio::test(start_paused = true)]
 async fn a_quiet_stream_of_a_right_in_the_last_of_many_namespaces_goes_on_until_that_right_is_withdrawn() {

@@ -100,6 +100,8 @@ pub struct TenantPortal {
     pub within: Mutex<Option<Vec<KindWithin>>>,
     /// The number of other namespaces.
     pub others: usize,
+    /// The number of further kinds.
+    pub kinds: usize,
     /// The number of dead letters of the last tenant, after all others.
     pub letters: AtomicUsize,
     /// The states that were searched for secrets.
@@ -134,6 +136,7 @@ impl Default for TenantPortal {
             looked_in: Mutex::default(),
             within: Mutex::default(),
             others: 0,
+            kinds: 0,
             letters: AtomicUsize::default(),
             redacted: Mutex::default(),
             begun: Mutex::default(),
@@ -354,7 +357,11 @@ impl Views for TenantPortal {
         let events = self.has_events.then(|| watched("events", "", "Event", "events"));
         let workloads =
             self.has_workloads.then(|| watched("workloads", "kueue.x-k8s.io", "Workload", "workloads"));
-        sources.into_iter().chain(volcano).chain(events).chain(workloads).collect()
+        let kinds = (0..self.kinds).map(|number| {
+            let name = format!("kind{number}");
+            watched(&name, "example.com", &name, &format!("{name}s"))
+        });
+        sources.into_iter().chain(kinds).chain(volcano).chain(events).chain(workloads).collect()
     }
 
     async fn known_namespaces(
@@ -639,7 +646,7 @@ impl Views for TenantPortal {
 
 /// Tokens are names. `red` and `blue` have their namespaces, `boss` has everything, `guest` nothing,
 /// `watcher` the status, `steward` all rights of Kubewitness itself, `reader` all Events and the objects of
-/// `blue`.
+/// `blue`. `roamer` has the objects of every namespace, by a right in each.
 #[derive(Default)]
 pub struct TenantServer {
     pub is_down: AtomicBool,
@@ -686,8 +693,8 @@ impl AccessReviewer for TenantServer {
         self.think().await;
         self.answers()?;
         let name = token.trim_end_matches('x');
-        let is_known =
-            ["red", "blue", "boss", "guest", "named", "watcher", "steward", "reader"].contains(&name);
+        let is_known = ["red", "blue", "boss", "guest", "named", "watcher", "steward", "reader", "roamer"]
+            .contains(&name);
         if let Some(slow) = self.slow_with_garbage.filter(|_| !is_known) {
             tokio::time::sleep(slow).await;
         }
@@ -713,6 +720,7 @@ impl AccessReviewer for TenantServer {
         Ok(match name {
             "boss" => true,
             "steward" => attempt.group == "kubewitness.dev",
+            "roamer" => reads && !attempt.namespace.is_empty(),
             "reader" => reads && (attempt.resource == "events" || attempt.namespace == "blue"),
             "watcher" => attempt.group == "kubewitness.dev" && attempt.resource == "status",
             "named" => {
@@ -729,6 +737,7 @@ impl AccessReviewer for TenantServer {
         let remade = self.remade.lock().unwrap().get(name).copied();
         let uid = format!("ns-{name}{}", if remade.is_some() { "-again" } else { "" });
         let created_ms = remade.unwrap_or(MADE_MS);
-        Ok(TENANTS.contains(&name).then_some(LiveNamespace { uid, created_ms }))
+        let is_there = TENANTS.contains(&name) || name.starts_with("other-");
+        Ok(is_there.then_some(LiveNamespace { uid, created_ms }))
     }
 }
