@@ -10,6 +10,7 @@ use kubewitness_core::views::{MuteRequest, MuteView, MutedView, TimelineQuery};
 
 use crate::access::{GuardedAct, PortalViewer};
 use crate::answer::Problem;
+use crate::answer::paged::PagedAnswer;
 use crate::answer::params::QueryParams;
 use crate::app::PortalApp;
 use crate::scope::ViewerVisibility;
@@ -17,15 +18,21 @@ use crate::scope::ViewerVisibility;
 /// The most namespaces whose mutes one answer shows to a person who may not see all.
 const NAMESPACES: usize = 256;
 
+/// For a person who may not mute everything.
+const NARROWED: &str = "Only mutes that you may undo are listed. Others may be in force.";
+
 type MuteBody = Result<Json<MuteRequest>, JsonRejection>;
 
 pub(super) async fn mutes(
     State(app): State<PortalApp>,
     viewer: PortalViewer,
     uri: Uri,
-) -> Result<Json<Vec<MuteView>>, Problem> {
+) -> Result<PagedAnswer<Vec<MuteView>>, Problem> {
     QueryParams::read(&uri, &[])?;
-    Ok(Json(visible_mutes(&app, &viewer).await?))
+    let mutes = visible_mutes(&app, &viewer).await?;
+    // It is the same whether or not there are others.
+    let notice = (!viewer.has_right(GuardedAct::Mute, "").await?).then(|| NARROWED.to_owned());
+    Ok(PagedAnswer::new(mutes, None).with_notices(notice.into_iter().collect()))
 }
 
 pub(super) async fn mute(

@@ -26,7 +26,7 @@ use crate::access::PortalViewer;
 use crate::answer::frame::{NewsFilter, PageContent};
 use crate::answer::{Problem, ProblemPage, time};
 use crate::app::PortalApp;
-use crate::scope::{self, JournalCursor, ViewerVisibility};
+use crate::scope::{self, AccessVerb, JournalCursor, ViewerVisibility};
 
 pub(super) async fn page(
     State(app): State<PortalApp>,
@@ -62,6 +62,10 @@ pub(super) async fn page(
         true => app.views.retention_holds(),
         false => Vec::new(),
     };
+    let forbidden = match page.objects.is_empty() {
+        true => visible.missing_right(AccessVerb::List, &query).await?,
+        false => None,
+    };
     let any = !page.objects.is_empty() || !counts.phases.is_empty();
     let watched = app.views.watched_resources();
     let kind = page.objects.first().map(|view| view.object.kind.clone());
@@ -95,7 +99,7 @@ pub(super) async fn page(
         @if asked.has_order() && asked.gone != GoneFilter::Only && asked.search.is_none() && !counts.more && !asked.is_of_events() { (counts_bar(&asked, &counts)) }
         (render_holds(&now_held))
         p #summary.quiet-live aria-live="polite" data-own {}
-        @if page.objects.is_empty() { (render_nothing(any, &asked, &watched, status.restricted, page.next.is_some())) }
+        @if page.objects.is_empty() { (render_nothing(any, &asked, &watched, forbidden.as_deref(), page.next.is_some())) }
         (list.render_list())
     };
     let page = PageContent::new(title, "/", content);
@@ -199,7 +203,7 @@ fn render_nothing(
     any: bool,
     asked: &JobsQuery,
     sources: &[WatchedResource],
-    restricted: bool,
+    forbidden: Option<&str>,
     goes_on: bool,
 ) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
@@ -207,6 +211,14 @@ fn render_nothing(
         return render_empty(
             "Nothing on this page",
             &html! { "One page searches a part of the journal, and nothing in this part fits. The next page continues." },
+        );
+    }
+    if let Some(right) = forbidden {
+        let place =
+            asked.namespace.as_ref().map(|name| format!(" in the namespace {name}")).unwrap_or_default();
+        return render_empty(
+            "You may not see that",
+            &html! { "You may not " (right) (place) ". So this page can't tell whether there is anything that fits." },
         );
     }
     match any || (watched && asked.is_narrowed()) {
@@ -226,7 +238,6 @@ fn render_nothing(
         false => render_empty(
             "Nothing yet",
             &html! {
-                @if restricted { "You may see no object of this kind. There may be others. " }
                 "No " (asked.kind) " has been witnessed that is still there. It appears here by itself once a source sees one; "
                 a href="/sources" { "the sources" } " tell what is watched."
             },

@@ -144,6 +144,7 @@ fn render_card(plugin: &PluginView, may: PauseRights) -> Markup {
             }
             p.lag {
                 @if plugin.state == "failed" { "It does not run: no state is handed to it." }
+                @else if plugin.lag_seq == 0 && is_ill { "No state waits for it." }
                 @else if plugin.lag_seq == 0 { "Up to date." }
                 @else {
                     (grouped_figure(plugin.lag_seq)) " " (plural_word(plugin.lag_seq, "position", "positions")) " behind, the oldest unfinished state is "
@@ -192,5 +193,27 @@ fn render_proportions(parts: &[(&str, u64)], total: u64) -> Markup {
                 rect data-part=(name) x=(format!("{x:.2}")) y="0" width=(format!("{width:.2}")) height="3" {}
             } }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_under_an_alert_is_not_said_to_be_up_to_date() {
+        let lag = |state: &str, message: Option<&str>| {
+            let plugin =
+                PluginView { state: state.into(), message: message.map(Into::into), ..PluginView::default() };
+            render_card(&plugin, PauseRights::default()).into_string()
+        };
+        assert!(lag("active", None).contains("Up to date."));
+        for (state, message) in
+            [("degraded", Some("no answer")), ("active", Some("no answer")), ("degraded", None)]
+        {
+            let card = lag(state, message);
+            assert!(!card.contains("Up to date.") && card.contains("No state waits for it."), "{card}");
+        }
+        assert!(lag("failed", Some("no module")).contains("It does not run"));
     }
 }

@@ -791,4 +791,15 @@ async fn a_list_of_what_somebody_may_not_list_says_so_whether_there_is_anything_
         assert_eq!(forbidden("red", path).await, "", "{path}");
     }
     assert_eq!(forbidden("red", "/api/v1/objects?kind=job&namespace=blue").await, "list jobs.batch");
+    for (token, path) in
+        [("red", "/?kind=Job&namespace=blue"), ("guest", "/?kind=Job"), ("guest", "/?kind=Job&phase=Failed")]
+    {
+        let page = portal.as_token(token, path).await.text;
+        assert!(
+            page.contains("You may not list jobs.batch") && !page.contains("Nothing matches"),
+            "{path}: {page}"
+        );
+    }
+    let page = portal.as_token("boss", "/?kind=Job&namespace=no-such").await.text;
+    assert!(!page.contains("You may not"), "{page}");
 }

@@ -87,7 +87,7 @@ fn text(view: &MutedView, verb: &str) -> String {
 
 fn table(mutes: &[MuteView]) -> String {
     if mutes.is_empty() {
-        return "nothing is muted\n".to_owned();
+        return "there is no mute that you may undo\n".to_owned();
     }
     let mut table = TextTable::new(&["WHAT", "TO", "WHO", "SINCE", "UID"]);
     for mute in mutes {
@@ -123,7 +123,7 @@ mod tests {
             "Job/a· in n is unmuted: ops is told of it from now on\n"
         );
         assert_eq!(text(&view("", false), "mute"), "Job/a· in n was muted already\n");
-        assert_eq!(table(&[]), "nothing is muted\n");
+        assert_eq!(table(&[]), "there is no mute that you may undo\n", "others are not listed");
         let all = MutedView { changed: false, mute: MuteView::default() };
         assert!(text(&all, "unmute").starts_with("everything was not muted"));
     }
