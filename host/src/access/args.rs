@@ -12,6 +12,14 @@ pub enum Auth {
     None,
 }
 
+/// The most live streams that `--streams` allows.
+const STREAMS_MOST: u16 = 256;
+
+fn parse_streams(text: &str) -> Result<u16, String> {
+    let number = text.parse().ok().filter(|number| (1..=STREAMS_MOST).contains(number));
+    number.ok_or_else(|| format!("write a whole number from 1 to {STREAMS_MOST}"))
+}
+
 #[derive(Debug, Default, Args)]
 pub struct AccessArgs {
     /// Who may use the portal and API. Without it: `kubernetes` where the credentials are those of the pod, `none`
@@ -39,6 +47,6 @@ pub struct AccessArgs {
     #[arg(long)]
     pub log_reads: bool,
     /// Live streams at once, of all people together. More are refused until one ends. Without it: 64
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = parse_streams)]
     pub streams: Option<u16>,
 }

@@ -9,7 +9,8 @@ use kubewitness_core::config::Duration;
 
 use super::journal::JournalArgs;
 #[cfg(feature = "playground")]
-use super::values::{FlagValueError, any_number, parse_duration};
+use super::values::{FlagValueError, parse_duration};
+use super::values::{any_number, parse_listen_address};
 use crate::access::AccessArgs;
 
 /// In a build without the simulated cluster the command says so, whatever its flags.
@@ -39,7 +40,7 @@ pub struct PlaygroundArgs {
     #[arg(long, default_value = "kubewitness-playground", value_name = "DIR")]
     pub data: PathBuf,
     /// Address of the portal and API
-    #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:8787", value_name = "ADDR", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Who may use the portal and API. With `kubernetes`, the playground has three people and prints their tokens
     #[arg(long, value_enum, default_value_t = crate::access::Auth::None, value_name = "WHO")]
@@ -74,12 +75,12 @@ pub struct RunArgs {
     #[arg(long, env = "KUBEWITNESS_LEASE", value_name = "[NAMESPACE/]NAME")]
     pub lease: Option<String>,
     /// Address of the portal and API
-    #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR")]
+    #[arg(long, env = "KUBEWITNESS_LISTEN", default_value = "127.0.0.1:8787", value_name = "ADDR", value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     #[command(flatten)]
     pub access: AccessArgs,
     /// A second address for /healthz, /readyz and /metrics, which the network may reach
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_listen_address)]
     pub health_listen: Option<SocketAddr>,
     /// The kubeconfig. Without it: $KUBECONFIG, ~/.kube/config, or the service account of the pod
     #[arg(long, value_name = "FILE")]
@@ -117,9 +118,9 @@ pub struct LogArgs {
 #[derive(Debug, Args)]
 pub struct CompileArgs {
     /// Address space, in bytes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = any_number::<u64>)]
     pub memory: u64,
     /// Processor time, in seconds
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = any_number::<u64>)]
     pub cpu: u64,
 }

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use kubewitness_core::config::Duration;
 
 use super::reach::{ObjectQueryArgs, QueryArgs};
-use super::values::{MomentArg, parse_duration, parse_moment, parse_position};
+use super::values::{MomentArg, parse_count, parse_duration, parse_moment, parse_position};
 
 #[derive(Debug, Subcommand)]
 pub enum DeadLetters {
@@ -106,8 +106,9 @@ pub struct LetterChoice {
     /// Only counts the dead letters, and changes nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Does not ask whether that many dead letters are meant. With a number: only if there are exactly as many, such as
-    /// --yes=243. Needed without --seq where nobody can be asked
-    #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true)]
+    /// Does not ask whether that many dead letters are meant. With a number, which --dry-run gives: only if there are
+    /// exactly as many, such as --yes=243. Needed without --seq where nobody can be asked. A drop of several takes the
+    /// number
+    #[arg(long, value_name = "COUNT", num_args = 0..=1, require_equals = true, value_parser = parse_count)]
     pub yes: Option<Option<u64>>,
 }

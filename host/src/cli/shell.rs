@@ -67,6 +67,8 @@ pub fn replace_advice(mut error: clap::Error) -> clap::Error {
 
 #[cfg(test)]
 mod tests {
+    use clap::error::ErrorKind;
+
     use super::*;
 
     #[test]
@@ -76,6 +78,46 @@ mod tests {
             let error = replace_advice(command_of(None).try_get_matches_from(line).unwrap_err()).to_string();
             assert!(error.contains("write 5m for five minutes ago") && !error.contains("-- -"), "{error}");
         }
+    }
+
+    /// The words that lead to each command, and the command.
+    fn commands(words: &[String], command: &Command) -> Vec<(Vec<String>, Command)> {
+        let below = command.get_subcommands().flat_map(|sub| {
+            let words: Vec<_> = words.iter().cloned().chain([sub.get_name().to_owned()]).collect();
+            commands(&words, sub)
+        });
+        let below: Vec<_> = below.collect();
+        [(words.to_vec(), command.clone())].into_iter().chain(below).collect()
+    }
+
+    #[test]
+    fn each_argument_that_refuses_a_word_says_what_to_write_in_words_of_its_own() {
+        // What the parsers of numbers, addresses and documents say. It doesn't say what to write.
+        const OF_PARSERS: [&str; 8] = [
+            "invalid digit",
+            "invalid float",
+            "invalid socket address syntax",
+            "invalid IP address syntax",
+            "expected value at line",
+            "relative URL without a base",
+            "is not in ",
+            "cannot parse",
+        ];
+        let mut refused = 0;
+        for (words, command) in commands(&["kubewitness".to_owned()], &command_of(None)) {
+            let flags = command.get_opts().filter_map(clap::Arg::get_long).map(|flag| format!("--{flag}=x"));
+            let positional = command.get_positionals().map(|_| "x".to_owned());
+            for given in flags.map(|flag| vec![flag]).chain([positional.collect()]) {
+                let line = words.iter().chain(&given);
+                let Err(error) = command_of(None).try_get_matches_from(line) else { continue };
+                let told = error.to_string();
+                refused += usize::from(error.kind() == ErrorKind::ValueValidation);
+                for text in OF_PARSERS {
+                    assert!(!told.contains(text), "{words:?} {given:?}: {told}");
+                }
+            }
+        }
+        assert!(refused > 40, "{refused} arguments are numbers, addresses and times");
     }
 
     #[test]

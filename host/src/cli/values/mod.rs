@@ -3,6 +3,8 @@
 
 mod zone;
 
+use std::net::SocketAddr;
+
 use kubewitness_core::clock::{Clock, SystemClock};
 use kubewitness_core::config::{Duration, QuantityError};
 use thiserror::Error;
@@ -25,6 +27,10 @@ pub(super) enum FlagValueError {
     NoStreamPosition,
     #[error("write a whole number, such as 1000")]
     NoNumber,
+    #[error("write how many dead letters are meant, such as 243: `--dry-run` counts them")]
+    NoCount,
+    #[error("write an address and a port, such as 127.0.0.1:8787, 0.0.0.0:8787 or [::1]:8787")]
+    NoAddress,
     #[error("write a whole number from {low} to {high}")]
     NumberOutside { low: u64, high: u64 },
     #[error("{0} ago is before 1970: write a shorter time, such as 2h or 30d")]
@@ -81,6 +87,16 @@ pub(super) fn parse_stream_position(text: &str) -> Result<String, FlagValueError
         Ok(_) if mark.is_none_or(is_mark) => Ok(text.to_owned()),
         _ => Err(FlagValueError::NoStreamPosition),
     }
+}
+
+/// The number of dead letters that an action is meant for.
+pub(super) fn parse_count(text: &str) -> Result<u64, FlagValueError> {
+    text.parse().map_err(|_| FlagValueError::NoCount)
+}
+
+/// An address to listen on, with its port. A name is none: it could mean several addresses.
+pub(super) fn parse_listen_address(text: &str) -> Result<SocketAddr, FlagValueError> {
+    text.parse().map_err(|_| FlagValueError::NoAddress)
 }
 
 /// A whole number between two limits, both included.

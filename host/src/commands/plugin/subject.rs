@@ -220,13 +220,29 @@ fn trial_engine(folder: Option<&Path>) -> Result<SandboxEngine> {
 
 fn parse_config(text: &str) -> Result<Map<String, Value>> {
     serde_json::from_str(text).map_err(|error| {
-        UsageError::error(format!("--config is a JSON object, such as '{{\"phase\": \"Failed\"}}': {error}"))
+        let (line, column) = (error.line(), error.column());
+        UsageError::error(format!(
+            "--config is a JSON object, such as '{{\"phase\": \"Failed\"}}', and what is given is none from line {line}, column \
+             {column} on"
+        ))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_configuration_is_told_with_one_that_is_and_the_place_of_the_fault() {
+        for (text, place) in
+            [("x", "line 1, column 1"), ("{\n\"a\": }", "line 2, column 6"), ("[]", "line 1")]
+        {
+            let told = parse_config(text).unwrap_err().to_string();
+            assert!(told.contains("such as '{\"phase\"") && told.contains(place), "{told}");
+            assert!(!told.contains("expected"), "{told}");
+        }
+        assert_eq!(parse_config("{\"a\": 1}").unwrap().len(), 1);
+    }
 
     #[test]
     fn a_configuration_is_asked_for_only_where_one_helps() {

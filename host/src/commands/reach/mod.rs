@@ -130,11 +130,13 @@ fn parse_server(server: &str) -> Result<Url> {
              {MAKE_A_TOKEN}"
         )));
     }
-    let mut url = parsed.map_err(|error| {
-        UsageError::error(format!("`{server}` is not an address: write one such as {DEFAULT}: {error}"))
-    })?;
+    let Ok(mut url) = parsed else {
+        return Err(UsageError::error(format!("`{server}` is not an address: write one such as {DEFAULT}")));
+    };
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(UsageError::error(format!("`{server}` is neither http nor https")));
+        return Err(UsageError::error(format!(
+            "`{server}` is neither http nor https: write an address such as {DEFAULT}"
+        )));
     }
     // Addresses of the API are joined to it. Without the slash they would replace its last part.
     if !url.path().ends_with('/') {
