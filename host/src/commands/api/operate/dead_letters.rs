@@ -211,6 +211,12 @@ impl LetterAct {
         })
     }
 
+    /// Whether `--yes` confirms so many without their number. A drop is for good, so it takes the number, as in the
+    /// portal.
+    fn is_confirmed_by_yes(self, count: u64) -> bool {
+        matches!(self, Self::Replay) || count <= 1
+    }
+
     fn confirmation_question(self, count: u64, plugin: &str) -> String {
         let letters = plural(count, "dead letter", "dead letters");
         let plugin = clean_line(plugin);
@@ -233,7 +239,7 @@ async fn confirm_request(
         return Ok(request);
     }
     let count = act.count(client, &request).await?;
-    if count > 0 && !is_sure {
+    if count > 0 && !(is_sure && act.is_confirmed_by_yes(count)) {
         let question = act.confirmation_question(count, &request.plugin);
         if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
             return Err(UsageError::error(format!(
@@ -441,6 +447,24 @@ mod tests {
             assert!(!is_confirmed(typed, 243), "{typed}");
         }
         assert_eq!(LetterAct::Drop.confirmation_question(1, "p"), "This drops 1 dead letter of p, for good.");
+    }
+
+    #[tokio::test]
+    async fn a_drop_of_many_takes_their_number_and_a_replay_does_not() {
+        let confirm = async |act: LetterAct, count: u64| {
+            let client = testing::client(
+                move |_| serde_json::json!({"replayed": count, "dropped": count, "who": "ana", "dry_run": true}),
+            );
+            let request = ReplayRequest { plugin: "p".into(), ..ReplayRequest::default() };
+            confirm_request(&client.await, act, request, true).await.map(|request| request.exactly)
+        };
+        assert_eq!(confirm(LetterAct::Replay, 243).await.unwrap(), Some(243));
+        assert_eq!(confirm(LetterAct::Drop, 1).await.unwrap(), Some(1));
+        // Nobody can be asked in a test, unless it runs on a terminal.
+        if !io::stdin().is_terminal() {
+            let refused = confirm(LetterAct::Drop, 243).await.unwrap_err();
+            assert!(refused.is::<UsageError>() && refused.to_string().contains("--yes=243"), "{refused}");
+        }
     }
 
     #[test]
