@@ -695,9 +695,11 @@
 
   // Follows the states that the page is about.
   function news() {
-    const { uid, kind, namespace, causes } = live.dataset;
+    const { uid, owner: outermost, kind, namespace, causes } = live.dataset;
+    // A state names its outermost owner: for a pod of a job of a CronJob, that is the CronJob.
+    const isOwned = ({ uid: by }) => by === uid || by === outermost;
     const isOurs = ({ object, owner }) =>
-      uid ? object.uid === uid || (owner && owner.uid === uid) : sameKind(kind, object.kind) && (!namespace || object.namespace === namespace);
+      uid ? object.uid === uid || (owner && isOwned(owner)) : sameKind(kind, object.kind) && (!namespace || object.namespace === namespace);
     let changes = 0;
     let aftermath = [];
     const renew = follow((state, renew) => {

@@ -92,6 +92,9 @@ pub(crate) struct NewsFilter {
     pub(crate) after: String,
     /// States of this object, and of the objects that it owns.
     pub(crate) uid: Option<String>,
+    /// The outermost owner of this object. What this object owns has the same one in the stream, so states of
+    /// its siblings concern the page as well.
+    pub(crate) owner: Option<String>,
     pub(crate) kind: Option<String>,
     pub(crate) namespace: Option<String>,
     /// The page shows causes of many objects, which are found without a state.
@@ -252,7 +255,7 @@ fn render_freshness(page: &PageContent) -> Markup {
     html! {
         @if page.is_live() { noscript { span.live data-state="paused" { "Stands still: it needs script to follow" } } }
         button #live.live type="button" hidden data-after=[news.map(|news| &news.after)] data-uid=[text(|news| news.uid.as_deref())]
-            data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())]
+            data-owner=[text(|news| news.owner.as_deref())] data-kind=[text(|news| news.kind.as_deref())] data-namespace=[text(|news| news.namespace.as_deref())]
             data-causes[news.is_some_and(|news| news.shows_causes)] { "Live" }
     }
 }

@@ -146,6 +146,7 @@ pub(super) async fn page(
     let news = NewsFilter {
         after,
         uid: Some(uid.clone()),
+        owner: last.owner.as_ref().map(|owner| owner.uid.clone()),
         // Reports of plugins arrive without a state.
         refresh_seconds: Some(REFRESH_SECONDS),
         ..NewsFilter::default()

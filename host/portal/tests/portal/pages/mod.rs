@@ -4,11 +4,13 @@ mod letter_choice;
 mod shared_counts;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
+use kubewitness_core::Change;
 
-use crate::fake::FakeViews;
+use crate::fake::{self, FakeViews};
 use crate::{PortalAnswer, ask, get, portal, request};
 
 /// Checks the parts that every page has for keyboards, screen readers and readers without scripts.
@@ -953,4 +955,15 @@ async fn events_about_an_object_and_its_pods_stand_on_its_page_counted_as_kubect
     assert!(events.contains(
         "href=\"/objects/uid-llm-train-7-0-x8k2p\" title=\"llm-train-7-0-x8k2p\">Pod/llm-train-7-0-x8k2p"
     ));
+}
+
+#[tokio::test]
+async fn the_page_of_an_object_names_its_outermost_owner_by_which_the_states_of_its_pods_are_recognized() {
+    let views = FakeViews::default();
+    let job = fake::object("Job", "research", "nightly-1", "uid-nightly-1");
+    let mut state = fake::state(19, &job, Change::Present, 1000, fake::status("Running", "", ""));
+    state.owner = Some(Arc::new(fake::object("CronJob", "research", "nightly", "uid-nightly")));
+    views.push(state);
+    let text = get(&portal(views), "/objects/uid-nightly-1").await.text;
+    assert!(text.contains("data-uid=\"uid-nightly-1\" data-owner=\"uid-nightly\""), "{text}");
 }

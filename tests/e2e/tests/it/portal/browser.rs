@@ -16,6 +16,7 @@ use kubewitness_harness::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use crate::support::job;
 use crate::watching::gaps::{GapLab, a_hole};
 
 const DRIVER: &str = "chromedriver";
@@ -69,6 +70,55 @@ async fn a_browser_shows_a_hole_on_the_page_of_gaps_and_in_the_story_that_it_is_
         browser.open(&format!("{}/sources", lab.url())).await?;
         let text = browser.text().await?;
         ensure!(text.contains("jobs") && text.contains("synced") && text.contains("1 expired"), "{text}");
+        browser.close().await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
+/// The page asks for its content only when the stream brings something that concerns it: timers that repeat are off.
+#[tokio::test]
+async fn a_page_of_a_job_of_a_cronjob_follows_the_pods_of_this_job_by_the_stream() {
+    if !has_driver("browser::a_page_of_a_job_of_a_cronjob").await {
+        return;
+    }
+    in_scratch("browser-cronjob", async |scratch| {
+        let lab = GapLab::start(scratch).await?;
+        let owned = |mut object: Value, kind: &str, name: &str, uid: &str| {
+            let api_version = if kind == "Job" || kind == "CronJob" { "batch/v1" } else { "v1" };
+            object["metadata"]["ownerReferences"] = json!([
+                {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": true},
+            ]);
+            object
+        };
+        let create = async |resource: &str, object: &Value| {
+            let path = format!("/{resource}");
+            let (status, answer) = lab.simulator.request(reqwest::Method::POST, &path, Some(object)).await?;
+            ensure!(status == 201, "{resource} answered {status}: {answer}");
+            anyhow::Ok(answer)
+        };
+        let nightly = owned(job("nightly-1"), "CronJob", "nightly", "uid-of-nightly");
+        create("apis/batch/v1/namespaces/default/jobs", &nightly).await?;
+        let url = format!("{}/api/v1/objects?kind=job", lab.url());
+        let found = async || {
+            let jobs: Vec<Value> = http().get(&url).send().await?.json().await?;
+            Ok(jobs.first().and_then(|job| job["object"]["uid"].as_str()).map(str::to_owned))
+        };
+        let uid = until(WITHIN, "the job", found).await?;
+        let browser = Browser::start(scratch.path()).await?;
+        browser.before_each_page("window.setInterval = () => 0;").await?;
+        browser.open(&format!("{}/objects/{uid}", lab.url())).await?;
+        let shows = async |words: &'static str| {
+            let shown = async || Ok(browser.text().await?.contains(words).then_some(()));
+            until(WITHIN, words, shown).await
+        };
+        shows("Live").await?;
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "nightly-1-first", "namespace": "default"},
+            "spec": {"containers": [{"name": "main", "image": "x"}]},
+        });
+        create("api/v1/namespaces/default/pods", &owned(pod, "Job", "nightly-1", &uid)).await?;
+        shows("nightly-1-first").await?;
         browser.close().await?;
         lab.kubewitness.stop().await
     })
