@@ -207,18 +207,18 @@ fn render_nothing(
     goes_on: bool,
 ) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
-    if goes_on {
-        return render_empty(
-            "Nothing on this page",
-            &html! { "One page searches a part of the journal, and nothing in this part fits. The next page continues." },
-        );
-    }
     if let Some(right) = forbidden {
         let place =
             asked.namespace.as_ref().map(|name| format!(" in the namespace {name}")).unwrap_or_default();
         return render_empty(
             "You may not see that",
             &html! { "You may not " (right) (place) ". So this page can't tell whether there is anything that fits." },
+        );
+    }
+    if goes_on {
+        return render_empty(
+            "Nothing on this page",
+            &html! { "One page searches a part of the journal, and nothing in this part fits. The next page continues." },
         );
     }
     match any || (watched && asked.is_narrowed()) {
