@@ -26,6 +26,7 @@ mod ledgers;
 mod losses;
 mod outcomes;
 mod requests;
+mod returns;
 mod servers;
 mod settings;
 mod turns;

@@ -12,7 +12,7 @@ use super::*;
 use crate::sql::ReceiptPruning;
 use crate::{SharedServices, SurvivingReceipts};
 
-fn sql_alone() -> PluginSpec {
+pub(super) fn sql_alone() -> PluginSpec {
     plugin(json!({"sql": [{"name": "main", "database": "platform"}]}))
 }
 
@@ -37,7 +37,7 @@ impl SessionWorld {
         assert_eq!(capabilities.plugins_lacking_commits(), ["p"]);
     }
 
-    fn notes(&self) -> CommitNotes {
+    pub(super) fn notes(&self) -> CommitNotes {
         let mut notes = CommitNotes::default();
         for (key, value) in &self.paper.read() {
             assert_ne!(notes.read(key, value), Some(false));
@@ -70,7 +70,7 @@ impl SessionWorld {
     }
 
     /// A plugin as a start loads it that has finished everything up to a position.
-    async fn started_at(
+    pub(super) async fn started_at(
         &self,
         capabilities: &OpenCapabilities,
         spec: &PluginSpec,
@@ -87,7 +87,7 @@ impl SessionWorld {
         tick.commit_effects(&[]).await.unwrap()
     }
 
-    fn file(&self) -> PathBuf {
+    pub(super) fn file(&self) -> PathBuf {
         self.folder.path().join("platform.db")
     }
 
@@ -97,33 +97,33 @@ impl SessionWorld {
     }
 }
 
-fn at(cursor: Seq) -> StartPositions {
+pub(super) fn at(cursor: Seq) -> StartPositions {
     StartPositions { cursor, furthest_cursor: cursor, furthest: cursor, newest: cursor }
 }
 
-const LACKS: &str = "lacks commits";
+pub(super) const LACKS: &str = "lacks commits";
 
-async fn made(grants: &Arc<dyn GrantProvider>) {
+pub(super) async fn made(grants: &Arc<dyn GrantProvider>) {
     let mut session = grants.open(&[]).await.unwrap();
     session.sql_execute("main", "CREATE TABLE t (seq BIGINT PRIMARY KEY)", vec![vec![]]).await.unwrap();
     session.commit_effects(&[]).await.unwrap();
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     std::fs::remove_file(to).ok();
     let text = format!("VACUUM INTO '{}'", to.display());
     rusqlite::Connection::open(from).unwrap().execute_batch(&text).unwrap();
 }
 
 /// Replaces the file by a copy.
-fn restore(kept: &Path, file: &Path) {
+pub(super) fn restore(kept: &Path, file: &Path) {
     for end in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{end}", file.display())).ok();
     }
     std::fs::copy(kept, file).unwrap();
 }
 
-async fn closed(file: &Path) {
+pub(super) async fn closed(file: &Path) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while std::fs::exists(format!("{}-wal", file.display())).unwrap() {
         assert!(Instant::now() < deadline, "the database is not closed");

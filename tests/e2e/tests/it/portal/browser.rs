@@ -83,7 +83,7 @@ async fn a_page_of_a_job_of_a_cronjob_follows_the_pods_of_this_job_by_the_stream
         return;
     }
     in_scratch("browser-cronjob", async |scratch| {
-        let lab = GapLab::start(scratch).await?;
+        let mut lab = GapLab::start(scratch).await?;
         let owned = |mut object: Value, kind: &str, name: &str, uid: &str| {
             let api_version = if kind == "Job" || kind == "CronJob" { "batch/v1" } else { "v1" };
             object["metadata"]["ownerReferences"] = json!([
