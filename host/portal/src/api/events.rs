@@ -202,14 +202,6 @@ fn or_end_stream<T>(answer: Result<T, Problem>) -> Option<T> {
     answer.inspect_err(|problem| tracing::debug!(problem.message, "a live stream ends")).ok()
 }
 
-/// One step of the review, if one runs; never without one. Dropping it loses no answer of the API server.
-async fn review_step(visible: &ViewerVisibility, review: &mut Option<RightsReview>) -> Result<(), Problem> {
-    match review {
-        Some(running) => visible.review_some(running).await,
-        None => std::future::pending().await,
-    }
-}
-
 impl LiveEvents {
     /// `None` ends the stream; a browser then reconnects by itself, from its last position.
     async fn next(&mut self) -> Option<Event> {
@@ -335,19 +327,13 @@ impl LiveEvents {
     /// review ends however many states there are, and holds none of them up for longer than a step.
     async fn review_in_turn(&mut self) -> Option<()> {
         let (ended, took) = self.last_step;
-        if self.review.is_none() || ended.elapsed() < took {
-            return Some(());
-        }
+        let Some(review) = self.review.as_mut().filter(|_| ended.elapsed() >= took) else { return Some(()) };
         let begun = Instant::now();
         let done = tokio::select! {
             () = self.stop.cancelled() => return None,
-            done = review_step(&self.visible, &mut self.review) => done,
+            done = self.visible.review_some(review) => done,
         };
-        self.note_step(begun, done)
-    }
-
-    /// `None` ends the stream: a right was withdrawn, or the API server gives no answer.
-    fn note_step(&mut self, begun: Instant, done: Result<(), Problem>) -> Option<()> {
+        // A right was withdrawn, or the API server gives no answer.
         or_end_stream(done)?;
         self.last_step = (Instant::now(), begun.elapsed());
         if self.review.as_ref().is_some_and(RightsReview::is_done) {
@@ -382,12 +368,13 @@ impl LiveEvents {
                 return None;
             }
         }
-        let begun = Instant::now();
+        let (step_ended, step_took) = self.last_step;
         let last_check = if self.review.is_none() { self.reviewed } else { self.fresh };
         let next_check = last_check + CHECK_RIGHTS_EVERY;
         tokio::select! {
             () = self.stop.cancelled() => None,
-            done = review_step(&self.visible, &mut self.review) => self.note_step(begun, done),
+            // The caller makes the step. A state that comes here would throw away what the API server was just asked.
+            () = tokio::time::sleep_until(step_ended + step_took), if self.review.is_some() => Some(()),
             () = tokio::time::sleep_until(self.position_sent + POSITION_EVERY), if self.hidden.is_some() => Some(()),
             () = tokio::time::sleep_until(self.causes_announced + CAUSES_EVERY), if self.has_new_causes => Some(()),
             changed = self.outcome_news.changed(), if !self.has_new_causes => {

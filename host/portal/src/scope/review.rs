@@ -50,20 +50,24 @@ impl ViewerVisibility {
     async fn rights_to_note(&self) -> Result<(Vec<VisibilityScope>, bool), Problem> {
         // Until all are noted, a right that is missing here says nothing.
         self.has_unasked.store(true, Ordering::Relaxed);
-        let (mut spots, mut has_unasked) = (Vec::new(), false);
-        for WatchedResource { source, group, kind, .. } in &self.witnessed {
-            if self.right_in(AccessVerb::List, group, kind, "").await? != AccessRight::Everywhere {
-                let names = self.views.known_namespaces(source, true, NAMESPACES + 1).await?;
-                has_unasked |= names.len() > NAMESPACES;
-                let spot = |namespace| VisibilityScope {
-                    verb: AccessVerb::List,
-                    group: group.clone(),
-                    kind: kind.clone(),
-                    namespace,
-                };
-                spots.extend(names.into_iter().take(NAMESPACES).map(spot));
+        let kinds = stream::iter(&self.witnessed).map(async |resource| {
+            let WatchedResource { source, group, kind, .. } = resource;
+            if self.right_in(AccessVerb::List, group, kind, "").await? == AccessRight::Everywhere {
+                return Ok::<_, Problem>(Vec::new());
             }
-        }
+            let names = self.views.known_namespaces(source, true, NAMESPACES + 1).await?;
+            let spot = |namespace| VisibilityScope {
+                verb: AccessVerb::List,
+                group: group.clone(),
+                kind: kind.clone(),
+                namespace,
+            };
+            Ok(names.into_iter().map(spot).collect())
+        });
+        let kinds: Vec<Vec<_>> = kinds.buffered(AT_ONCE).try_collect().await?;
+        let mut has_unasked = kinds.iter().any(|spots| spots.len() > NAMESPACES);
+        let mut spots: Vec<_> =
+            kinds.into_iter().flat_map(|spots| spots.into_iter().take(NAMESPACES)).collect();
         // Decisions about whole kinds also need room.
         has_unasked |= spots.len() > DECISIONS / 2;
         spots.truncate(DECISIONS / 2);

@@ -176,7 +176,7 @@ impl SubmitDesk {
             return Err(made_elsewhere(other));
         }
         refuse_deleted_job(app, &view).await?;
-        refuse_other_job_of_key(app, &place, &name_end(&digest)).await?;
+        refuse_other_job_of_key(app, viewer, &place, &name_end(&digest)).await?;
         // A request that is abandoned may still have created it.
         let before = made.replace(place);
         let created = self.submitter.create_job(acting, &view.namespace, &job, false).await;
@@ -351,7 +351,14 @@ async fn refuse_deleted_job(app: &PortalApp, view: &SubmitView) -> Result<(), Pr
 /// A key makes only one Job, even if its template was renamed or another namespace is requested. Then the API
 /// server can't refuse the second one, because the names differ: the journal finds the first by the end of
 /// its name. A Job that is gone counts as well: a late repeat must not run it again.
-async fn refuse_other_job_of_key(app: &PortalApp, here: &JobPlace, name_end: &str) -> Result<(), Problem> {
+async fn refuse_other_job_of_key(
+    app: &PortalApp,
+    viewer: &PortalViewer,
+    here: &JobPlace,
+    name_end: &str,
+) -> Result<(), Problem> {
+    // The API server has not judged this person yet.
+    let _turn = app.readings.await_turn(viewer.party_of_shares(), JOBS_OF_A_KEY).await;
     let query = ObjectQuery {
         kind: Some("Job".into()),
         search: Some(name_end.to_owned()),
@@ -362,7 +369,7 @@ async fn refuse_other_job_of_key(app: &PortalApp, here: &JobPlace, name_end: &st
     if let Some(other) = other_place(page, here, name_end) {
         return Err(made_elsewhere(&other));
     }
-    // One page looks at the names of the 100,000 Jobs that ended last. More would make each submission slow.
+    // One page looks at the names of the 20,000 Jobs that ended last. More would make each submission slow.
     let query = ObjectQuery {
         search: None,
         gone: GoneFilter::Only,

@@ -208,8 +208,8 @@ fn render_nothing(
 ) -> Markup {
     let watched = asked.every_kind() || scope::kind_of(sources, &asked.kind).is_some();
     if let Some(right) = forbidden {
-        let place =
-            asked.namespace.as_ref().map(|name| format!(" in the namespace {name}")).unwrap_or_default();
+        let in_one = |name: &String| format!(" in the namespace {name}");
+        let place = asked.namespace.as_ref().map_or(" in any namespace that has some now".to_owned(), in_one);
         return render_empty(
             "You may not see that",
             &html! { "You may not " (right) (place) ". So this page can't tell whether there is anything that fits." },
