@@ -30,7 +30,6 @@ use crate::run::load::LoadMode;
 use crate::source::handle::{SharedState, SourceHandle};
 use crate::source::input::WriterInput;
 use crate::source::listers::CacheListers;
-use crate::source::observation::ObservationTimes;
 use crate::source::parts::{SourceError, SourceParts};
 use crate::source::repair_budget::RepairBudget;
 use crate::source::round::MissedObject;
@@ -71,7 +70,6 @@ impl SourceTask {
             shared,
             witness,
             clock,
-            observations: ObservationTimes::default(),
             rules,
             secret_rules,
             listers,

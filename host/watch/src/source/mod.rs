@@ -11,7 +11,6 @@ pub(crate) mod landmarks;
 pub(crate) mod life;
 pub(crate) mod listers;
 pub(crate) mod missing;
-pub(crate) mod observation;
 pub(crate) mod parts;
 pub(crate) mod repair_budget;
 pub(crate) mod round;

@@ -13,7 +13,6 @@ use thiserror::Error;
 use crate::connect::request::ApiClient;
 use crate::source::handle::SharedState;
 use crate::source::listers::CacheListers;
-use crate::source::observation::ObservationTimes;
 use crate::source::repair_budget::RepairBudget;
 use crate::tuning::WatchTuning;
 
@@ -24,7 +23,6 @@ pub(crate) struct SourceParts {
     pub shared: Arc<SharedState>,
     pub witness: Arc<dyn StateWitness>,
     pub clock: Arc<dyn Clock>,
-    pub observations: ObservationTimes,
     pub rules: Arc<StatusRules>,
     pub secret_rules: RulesInForce,
     pub listers: CacheListers,
@@ -32,13 +30,6 @@ pub(crate) struct SourceParts {
     pub repairs: RepairBudget,
     /// Whether this process audits the source. Of several replicas only the leader does.
     pub audits: Arc<AtomicBool>,
-}
-
-impl SourceParts {
-    /// The time with which to stamp what is observed now.
-    pub fn observed_ms(&self) -> u64 {
-        self.observations.now_ms(&*self.clock)
-    }
 }
 
 /// Why a source has ended for good. A passing failure does not end it: the source waits, and its handle shows

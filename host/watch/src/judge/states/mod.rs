@@ -161,7 +161,7 @@ impl StateMaker {
         }
         let error = error[..cut].to_string();
         tracing::warn!(source = %self.parts.spec.name, bytes = raw.len(), "a poison message is kept: {error}");
-        self.batch.poison.push(PoisonMessage { raw, error, observed_ms: self.parts.observed_ms() });
+        self.batch.poison.push(PoisonMessage { raw, error, observed_ms: self.parts.clock.now_ms() });
     }
 
     /// Returns `Some` if the event was not taken because it shows that an earlier event was lost or came out
@@ -350,7 +350,7 @@ impl StateMaker {
             resource_version: made.version,
             status: made.status,
             previous: made.previous,
-            observed_ms: self.parts.observed_ms(),
+            observed_ms: self.parts.clock.now_ms(),
             document: made.document,
             base: made.base,
             quotes_none_under,

@@ -82,7 +82,7 @@ impl StateMaker {
             before: hole.before.clone(),
             reason: hole.reason.to_string(),
             message: hole.message.clone(),
-            recorded_ms: self.parts.observed_ms(),
+            recorded_ms: self.parts.clock.now_ms(),
         }
     }
 
