@@ -169,9 +169,10 @@ impl SourceRetention {
             self.remove_from_segment(turn, &cut, segment).await?;
         }
         let aged_ms = RetentionBounds::of(spec, facts.now_ms).before_ms.unwrap_or_default();
-        let before_ms = aged_ms.max(self.beyond_ms);
-        self.remove_unplaced(&facts, before_ms).await?;
-        if let Some(before_ms) = self.record_ages.note_age(&self.source, before_ms) {
+        self.remove_unplaced(&facts, aged_ms.max(self.beyond_ms)).await?;
+        // A bound by count or size may reach the states of the last minutes. Records of acts serve as proof for
+        // longer than that, so only a bound by age removes them.
+        if let Some(before_ms) = self.record_ages.note_age(&self.source, aged_ms) {
             self.remove_records(before_ms).await?;
         }
         if report.states > 0 && facts.now_ms >= self.reports_after_ms {

@@ -658,6 +658,20 @@ async fn dropped_letters_go_with_their_states_and_old_records_go_except_pauses_i
     desk.assert_sound().await;
 }
 
+async fn records_of_acts_stay_under_a_bound_by_count() {
+    let desk = TestJournal::new().await;
+    for pauses in [true, false, true, false] {
+        desk.journal.mark_paused("audit", pauses, "ann", "to look").await.unwrap();
+    }
+    // These states are newer than the records, as in a busy source.
+    let observed_ms = SystemClock::default().now_ms() + 60_000;
+    let states = (1..=10).map(|version| WitnessedState { observed_ms, ..present(&job(0), version) });
+    settled(&desk, states.collect(), 10).await;
+    assert_eq!(pass(&desk, &keep(1)).await.states, 9);
+    assert_eq!(rows_of(&desk, "replays").await, 4, "only a bound by age removes records");
+    desk.assert_sound().await;
+}
+
 async fn a_state_that_one_plugin_dropped_and_another_has_parked_stays() {
     let desk = TestJournal::new().await;
     history(&desk, 2, 10).await;
@@ -844,6 +858,7 @@ on_every_store!(
     of_an_object_with_too_many_reports_the_oldest_go,
     what_holds_states_beyond_the_bounds_is_told_and_looked_at_again_once_it_lets_go,
     dropped_letters_go_with_their_states_and_old_records_go_except_pauses_in_force,
+    records_of_acts_stay_under_a_bound_by_count,
     a_state_that_one_plugin_dropped_and_another_has_parked_stays,
     a_few_random_histories_stay_whole,
 );
