@@ -600,7 +600,7 @@ on_servers!(
     what_one_sweeps_the_other_does_not_refer_to,
     replicas_whose_sessions_are_ended_under_load_leave_every_state_once,
     a_replica_that_stops_in_the_middle_holds_the_others_up_for_seconds_alone,
-    a_replica_that_stops_in_a_large_answer_holds_the_others_up_for_seconds_alone,
+    a_replica_that_reads_a_large_answer_is_not_ended_with_one_that_stops,
 );
 
 /// By default MySQL would report a cached size for a day.

@@ -95,12 +95,13 @@ pub(crate) async fn end_stalled(session: &mut ServerSession, mine: LockRight) ->
     Ok(())
 }
 
-/// The states in which MySQL and MariaDB wait to send an answer.
-const SENDING: [&str; 2] = ["Sending to client", "Writing to net"];
-
-/// Whether nothing has come from it for a while, or nothing was taken of a large answer. A healthy replica
-/// sends a query every second. On PostgreSQL only an answer within a transaction that writes counts, because
-/// another one holds nobody up.
+/// Whether nothing has come from it for a while. A healthy replica sends a query every second.
+///
+/// On PostgreSQL, a replica also counts as stalled if it takes nothing of a large answer within a transaction
+/// that writes; another transaction holds nobody up. MySQL and MariaDB give only the time since the statement
+/// began, so a healthy replica that reads for ten seconds looks the same there. The table that says which
+/// session writes needs the privilege `PROCESS`. So there the server's own `net_write_timeout` ends such a
+/// session.
 pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> StoreResult<bool> {
     match session.dialect() {
         ServerDialect::Postgres => {
@@ -115,9 +116,7 @@ pub(crate) async fn is_stalled(session: &mut ServerSession, number: i64) -> Stor
         ServerDialect::Mysql => {
             for mut row in session.run_script_for_rows("SHOW PROCESSLIST").await? {
                 if row.int_at(0)? == number {
-                    let state = row.optional_text(6)?.unwrap_or_default();
-                    let waits = row.text(4)? == "Sleep" || SENDING.contains(&state.as_str());
-                    return Ok(waits && row.int_at(5)? >= STALLED_SECONDS);
+                    return Ok(row.text(4)? == "Sleep" && row.int_at(5)? >= STALLED_SECONDS);
                 }
             }
             Ok(false)

@@ -37,7 +37,7 @@ const LEAST_PACKET: i64 = 8 << 20;
 /// statistics. A transaction whose client is gone must not hold the writer's row, so a silent client is
 /// detected within half a minute. A client that was suspended in the middle of a large answer is not silent:
 /// its machine still acknowledges packets but accepts no data. No other timeout ends a server that waits to
-/// send. Other replicas end such a session sooner (`replicas::is_stalled`), if there are any.
+/// send. Other replicas end such a session sooner if it writes (`replicas::is_stalled`).
 const POSTGRES: &str = "SET default_transaction_isolation = 'read committed'; SET statement_timeout = '120s'; \
      SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET client_min_messages = warning; \
      SET jit = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_seqscan = off; \
