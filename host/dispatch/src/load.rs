@@ -90,9 +90,10 @@ async fn load(
     backlog
         .save(&options.plugin, ProgressSave { progress: progress.clone(), ..ProgressSave::default() })
         .await?;
+    let letters = read_letters(&options.plugin, backlog, &mut progress).await?;
     let mut lanes = Lanes::new(LaneOptions::new(&options.plugin, &options.delivery), &progress);
     lanes.note_previous_run(newest);
-    load_letters(options, backlog, &mut lanes).await?;
+    restore_letters(letters, options, backlog, &mut lanes).await?;
     load_owed(&options.plugin, backlog, &mut lanes).await?;
     for (source, until, rate) in interest.paced_sources() {
         lanes.begin_past(source, until, rate);
@@ -202,12 +203,32 @@ fn begin_progress(
     Ok((progress, interest))
 }
 
-async fn load_letters(
+/// Reads the letters that the journal has, and notes in the progress how many dropped ones retention has removed by
+/// then. Retention may remove a letter between the two reads, and it would be counted in neither or in both. So the
+/// letters are read again until the number stays the same meanwhile. That ends, because nobody drops letters before
+/// the plugin has started.
+async fn read_letters(
+    plugin: &str,
+    backlog: &dyn Backlog,
+    progress: &mut PluginProgress,
+) -> Result<Vec<DeadLetter>, JournalError> {
+    loop {
+        let letters = backlog.dead_letters(plugin).await?;
+        let saved = backlog.plugin_progress(plugin).await?;
+        let removed_letters = saved.map_or(0, |saved| saved.removed_letters);
+        if removed_letters == progress.removed_letters {
+            return Ok(letters);
+        }
+        progress.removed_letters = removed_letters;
+    }
+}
+
+async fn restore_letters(
+    letters: Vec<DeadLetter>,
     options: &DispatchOptions,
     backlog: &dyn Backlog,
     lanes: &mut Lanes,
 ) -> Result<(), JournalError> {
-    let letters = backlog.dead_letters(&options.plugin).await?;
     let (dropped, letters): (Vec<_>, Vec<_>) = letters.into_iter().partition(|letter| letter.dropped);
     for letter in dropped {
         lanes.drop_letter(letter.seq);

@@ -10,7 +10,7 @@ use kubewitness_core::ports::{StateDelivery, Verdict};
 use kubewitness_core::{Seq, limits};
 use kubewitness_dispatch::{DispatchOptions, LetterSelection};
 
-use crate::fixtures::journal::FixtureJournal;
+use crate::fixtures::journal::{FixtureJournal, RetentionMoment};
 use crate::fixtures::plugin::FixturePlugin;
 use crate::{options, start, subscribe};
 
@@ -133,6 +133,26 @@ async fn a_dropped_letter_lets_its_lane_go_on_and_stays_dead_also_after_a_restar
     assert_eq!((stats.observed, stats.delivered, stats.dead, stats.dropped), (5, 4, 1, 1));
     assert_eq!(plugin.with(|seen| seen.applied["jobs/job-1"].clone()), [3, 5]);
     assert_eq!(journal.with(|kept| kept.replays.len()), 1, "what was done is on record");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_letter_that_retention_removes_during_a_start_counts_once() {
+    for moment in [RetentionMoment::BeforeRead, RetentionMoment::AfterRead] {
+        let journal = FixtureJournal::new(1, 1);
+        journal.append([1, 2]);
+        let (plugin, _) = picky(&journal);
+        let running = start(options("p"), &journal, &plugin);
+        running.until("its letter is kept", |_| journal.dead("p") == [1]).await;
+        let parked = LetterSelection::Parked(vec![1]);
+        assert_eq!(running.handle.drop_letters(parked, "ada", "nobody needs it").await.unwrap(), 1);
+        running.end().await.unwrap();
+
+        journal.with(|kept| kept.retention_moment = Some(moment));
+        let running = start(options("p"), &journal, &plugin);
+        let stats = running.until_idle().await;
+        assert_eq!((stats.delivered, stats.dead, stats.dropped), (1, 1, 1), "{moment:?}");
+        assert_eq!((journal.dead("p"), journal.with(|kept| kept.removed_letters)), (vec![], 1));
+    }
 }
 
 #[tokio::test(start_paused = true)]
