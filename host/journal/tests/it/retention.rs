@@ -12,6 +12,7 @@ use kubewitness_core::ports::{
 };
 use kubewitness_core::views::TimelineQuery;
 use kubewitness_core::{Change, Seq, StateId, Version, reports};
+use kubewitness_harness::until;
 use kubewitness_journal::{Journal, JournalOptions, RetentionHolder, RetentionReport, SourceRetention, code};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -19,8 +20,8 @@ use proptest::test_runner::TestRunner;
 use sqlx::{ConnectOptions, Connection};
 
 use crate::support::{
-    RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, open_at, options, present,
-    state,
+    PATIENCE, RandomHistory, SOURCE, StoreKind, TestJournal, gap, job, of, on_every_store, open_at, options,
+    present, state,
 };
 
 fn keep(count: u64) -> RetentionSpec {
@@ -702,26 +703,35 @@ async fn pass_costs(segments: u64) -> (u64, u64) {
     let tallies = "INSERT INTO kw_tallies (segment, stream, states, bytes) \
                    SELECT n, (SELECT min(id) FROM kw_streams), 1000, 200000";
     desk.run(&format!("{tallies} FROM generate_series(1, {segments}) n")).await;
-    // A session reports its figures at its end.
-    let costs = async |desk: &TestJournal| {
-        let others = "SELECT count(*) FROM pg_stat_activity \
-                      WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        while desk.ask(others).await != "0" {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-        }
-        let statements = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
-        let rows =
-            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables";
-        let figure = async |sql: &str| desk.ask(sql).await.parse::<u64>().unwrap();
-        (figure(statements).await, figure(rows).await)
-    };
+    // The server would read the tables, too, whenever it wants.
+    desk.run(
+        "DO $$ DECLARE one text; BEGIN \
+         FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() LOOP \
+         EXECUTE format('ALTER TABLE %I SET (autovacuum_enabled = off)', one); END LOOP; END $$",
+    )
+    .await;
     desk.journal.close().await.unwrap();
-    let before = costs(&desk).await;
+    let before = server_figures(&desk).await;
     desk.journal = open_at(&desk.place).await;
     assert_eq!(pass(&desk, &keep(1)).await.states, 0);
     desk.journal.close().await.unwrap();
-    let after = costs(&desk).await;
+    let after = server_figures(&desk).await;
     (after.0 - before.0, after.1 - before.1)
+}
+
+/// The transactions that PostgreSQL committed, and the rows that it read. A session reports them at its end.
+async fn server_figures(desk: &TestJournal) -> (u64, u64) {
+    let others = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' \
+                  AND datname = current_database() AND pid <> pg_backend_pid()";
+    until(PATIENCE, "the end of the journal's sessions", async || {
+        Ok((desk.ask(others).await == "0").then_some(()))
+    })
+    .await
+    .unwrap();
+    let statements = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
+    let rows = "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables";
+    let statements = desk.ask(statements).await.parse().unwrap();
+    (statements, desk.ask(rows).await.parse().unwrap())
 }
 
 /// A pass that read all tallies, or all plugins' progress, for each segment would cost the square.
