@@ -44,6 +44,16 @@ fn state_spans(states: &[Arc<State>], now_ms: u64) -> impl Iterator<Item = (&Sta
     in_turn.map(|(state, end)| (&**state, end.saturating_sub(state.observed_ms)))
 }
 
+/// The attempt to which an object came. The end of a finished one decides, because a Job that runs counts each of its
+/// failed pods. If the end does not say it, as after a deletion or a deadline, the states before it do.
+fn last_attempt(states: &[Arc<State>]) -> u32 {
+    let last = states.iter().rfind(|state| state.change != Change::Gap);
+    let ended =
+        last.map(|last| last_work_status(last)).filter(|status| status.terminal && status.attempt > 0);
+    let greatest = || states.iter().map(|state| state.status.attempt).max();
+    ended.map(|status| status.attempt).or_else(greatest).unwrap_or_default()
+}
+
 impl PhaseTimes {
     pub fn of(states: &[Arc<State>], now_ms: u64) -> Self {
         let mut times = Self::default();
@@ -59,8 +69,7 @@ impl PhaseTimes {
                 _ => {}
             }
         }
-        let attempts = states.iter().map(|state| state.status.attempt).max();
-        times.restarts = attempts.unwrap_or_default().saturating_sub(1);
+        times.restarts = last_attempt(states).saturating_sub(1);
         times
     }
 }
@@ -138,6 +147,23 @@ mod tests {
         let back = PhaseTimes::of(&story(&[(5, phase::PENDING), (3, phase::RUNNING)]), 4 * MINUTE);
         assert_eq!((back.queued_ms, back.running_ms), (0, MINUTE), "a clock that was set back makes no time");
         assert_eq!(PhaseTimes::of(&[], 5), PhaseTimes::default());
+    }
+
+    #[test]
+    fn the_end_of_a_finished_object_says_how_often_it_was_restarted() {
+        let restarts = |steps: &[(&str, u32)]| {
+            let state = |(minute, (phase, attempt)): (u64, &(&str, u32))| {
+                let state = state(minute, phase, Change::Present);
+                let status = Status { attempt: *attempt, ..(*state.status).clone() };
+                Arc::new(State { status: Arc::new(status), ..state })
+            };
+            PhaseTimes::of(&(0..).zip(steps).map(state).collect::<Vec<_>>(), MINUTE).restarts
+        };
+        assert_eq!(restarts(&[(phase::RUNNING, 2), (phase::FAILED, 1)]), 0);
+        assert_eq!(restarts(&[(phase::RUNNING, 2), (phase::FAILED, 3)]), 2);
+        assert_eq!(restarts(&[(phase::RUNNING, 3), (phase::FAILED, 0)]), 2, "the end does not say it");
+        assert_eq!(restarts(&[(phase::RUNNING, 3), (phase::PENDING, 0)]), 2);
+        assert_eq!(restarts(&[]), 0);
     }
 
     #[test]
