@@ -35,16 +35,28 @@ struct WaitingMoment<'a> {
     pods: BTreeMap<&'a str, WaitReason>,
     /// It was held back or failed since it ran.
     is_interrupted: bool,
+    /// The attempt of its last run.
+    ran_attempt: u32,
 }
+
+/// The rules of these groups call an object restarting whenever none of its pods is ready after its first failure, so
+/// a readiness probe that fails hours later looks like a restart. Other objects say by themselves that they restart.
+const RESTARTING_BY_COUNT: [&str; 2] = ["batch", "jobset.x-k8s.io"];
 
 impl<'a> WaitingMoment<'a> {
     fn take_own(&mut self, state: &'a State) {
         self.own = Some(state);
         match state.status.phase.as_str() {
-            phase::RUNNING => self.is_interrupted = false,
-            phase if HELD.contains(&phase) || phase == phase::RESTARTING => self.is_interrupted = true,
+            phase::RUNNING => (self.is_interrupted, self.ran_attempt) = (false, state.status.attempt),
+            phase::RESTARTING => self.is_interrupted |= self.is_restarted(state),
+            phase if HELD.contains(&phase) => self.is_interrupted = true,
             _ => {}
         }
+    }
+
+    fn is_restarted(&self, state: &State) -> bool {
+        let is_by_count = RESTARTING_BY_COUNT.contains(&&*state.object.group);
+        !is_by_count || state.status.attempt > self.ran_attempt
     }
 
     fn take_related(&mut self, state: &'a State) {

@@ -12,7 +12,9 @@ fn unschedulable(name: &str) -> Value {
 }
 
 fn retried_job() -> Value {
-    job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0, "failed": 1}))
+    let mut job = job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0, "failed": 1}));
+    job["spec"]["backoffLimit"] = 3.into();
+    job
 }
 
 #[test]
@@ -41,6 +43,18 @@ fn a_running_pod_that_is_not_ready_for_a_moment_makes_no_wait() {
     let unready = job(&json!({"startTime": "2026-01-01T00:00:01Z", "active": 2, "ready": 0}));
     let why = two_run().at(20, &unready).at(30, &running_job()).why();
     assert!(!why.sentence.contains("again"), "{}", why.sentence);
+}
+
+#[test]
+fn pods_that_are_not_ready_for_a_moment_after_an_earlier_retry_make_no_wait() {
+    let mut ready = retried_job();
+    ready["status"]["ready"] = 2.into();
+    let retry = two_run().at(10, &ended("a", 1, "Error", 10)).at(11, &retried_job()).at(15, &ready);
+    let flap = retry.at(40, &retried_job());
+    assert_eq!(flap.states.last().expect("a state").status.phase, phase::RESTARTING);
+    for why in [flap.why(), flap.at(80, &ready).why()] {
+        assert!(why.sentence.contains("waited again 4 s to start,"), "{}", why.sentence);
+    }
 }
 
 #[test]
