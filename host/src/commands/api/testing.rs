@@ -38,6 +38,20 @@ pub async fn client_of_parts(
     .await
 }
 
+/// A client of a controller that has a document for each state but one.
+pub async fn client_without(missing: Seq, document: impl Fn(Seq) -> Value + Send + 'static) -> ApiClient {
+    client_of(move |asked| match asked_seq(asked) {
+        seq if seq == missing => ("404 Not Found", Value::Null, String::new()),
+        seq => ("200 OK", document(seq), String::new()),
+    })
+    .await
+}
+
+/// The state whose document a request asks for.
+pub fn asked_seq(path: &str) -> Seq {
+    path.split('/').nth(4).and_then(|seq| seq.parse().ok()).unwrap_or_default()
+}
+
 async fn client_of(
     mut answer: impl FnMut(&str) -> (&'static str, Value, String) + Send + 'static,
 ) -> ApiClient {

@@ -2,52 +2,71 @@
 //! and how the containers of the failed pod ended.
 //!
 //! Both come from documents, which the explanation itself does not have. A change of a spec is found by a binary search
-//! over the generations, because a job with thousands of states has few specs.
+//! over the generations, because a job with thousands of states has few specs. A queue suspends an object and lets it go
+//! by its spec, so such a change is skipped. Each of the two is shown without the other, because retention or a missing
+//! right may hide one.
 
 use std::sync::Arc;
 
 use anyhow::Result;
-use kubewitness_core::story::duration_text;
-use kubewitness_core::views::{Cause, TimelineView, signal_name, signal_number};
+use kubewitness_core::story::{QUEUE_LABEL, duration_text};
+use kubewitness_core::views::{Cause, Outcome, TimelineView, signal_name, signal_number};
 use kubewitness_core::{Change, State};
 use serde_json::Value;
 
 use crate::cli::ZoneArg;
 use crate::commands::api::client::ApiClient;
 use crate::commands::api::diff::fetch_document;
-use crate::commands::print::{self, TextTable, line_diff};
+use crate::commands::print::{self, TextTable, line_diff, note};
 
 /// A longer diff is cut: `kubewitness diff` shows all of it.
 const DIFF_LINES: usize = 24;
+/// How many changes by a queue are skipped: each costs another search.
+const SKIPPED_CHANGES: usize = 8;
+
+/// A state, and its document.
+type StateDocument = (Arc<State>, Value);
 
 /// The documents that bear on a cause.
 #[derive(Default)]
 pub(super) struct CauseEvidence {
     /// The states before and after the last change of the object's spec, with their documents.
-    pub spec_change: Option<[(Arc<State>, Value); 2]>,
+    pub spec_change: Option<[StateDocument; 2]>,
     /// The pod that is the cause.
     pub pod: Option<Value>,
 }
 
 impl CauseEvidence {
-    pub async fn read(client: &ApiClient, view: &TimelineView, cause: &Cause) -> Result<Self> {
+    pub async fn read(client: &ApiClient, view: &TimelineView, cause: &Cause) -> Self {
         let is_pod = cause.object.as_ref().is_some_and(|object| object.kind == "Pod");
         let pod = match is_pod {
-            true => Some(read_document(client, cause.seq).await?),
+            true => note_failure("the pod's containers are", read_document(client, cause.seq).await),
             false => None,
         };
-        Ok(Self { spec_change: find_spec_change(client, &states_until(view, cause)).await?, pod })
+        let change = find_spec_change(client, &states_until(view, cause)).await;
+        Self { spec_change: note_failure("the last change of its spec is", change).flatten(), pod }
     }
 
-    pub fn text(&self, cause: &Cause, wide: bool) -> String {
+    pub fn text(&self, outcome: Outcome, cause: &Cause, wide: bool) -> String {
         let mut text = String::new();
         if let Some(pod) = &self.pod {
             text.push_str(&containers_table(pod, wide));
         }
         if let Some([before, after]) = &self.spec_change {
-            text.push_str(&change_text(before, after, cause));
+            text.push_str(&change_text(before, after, outcome, cause));
         }
         text
+    }
+}
+
+/// The explanation is printed without a part that can't be read.
+fn note_failure<T>(part: &str, read: Result<T>) -> Option<T> {
+    match read {
+        Ok(read) => Some(read),
+        Err(error) => {
+            note!("kubewitness: {part} not shown, because a document can't be read: {error:#}");
+            None
+        }
     }
 }
 
@@ -75,11 +94,27 @@ fn spec_version(document: &Value) -> String {
     }
 }
 
-/// Finds the last change of the spec by a binary search. `None` if the first state has the same spec as the last.
+/// Finds the last change of the spec that is not a suspension by the queue. `None` if the first state has the same
+/// spec as the last, or only the queue changed it.
 async fn find_spec_change(
     client: &ApiClient,
+    mut states: &[Arc<State>],
+) -> Result<Option<[StateDocument; 2]>> {
+    for _ in 0..=SKIPPED_CHANGES {
+        let Some((before, change)) = find_last_generation(client, states).await? else { break };
+        if !is_suspension_by_queue(&change[0].1, &change[1].1) {
+            return Ok(Some(change));
+        }
+        states = &states[..=before];
+    }
+    Ok(None)
+}
+
+/// Finds the last change of the spec's version by a binary search, with the index of the state before it.
+async fn find_last_generation(
+    client: &ApiClient,
     states: &[Arc<State>],
-) -> Result<Option<[(Arc<State>, Value); 2]>> {
+) -> Result<Option<(usize, [StateDocument; 2])>> {
     let (Some(first), Some(last)) = (states.first(), states.last()) else { return Ok(None) };
     let (mut older, mut newer) =
         (read_document(client, first.seq).await?, read_document(client, last.seq).await?);
@@ -96,10 +131,24 @@ async fn find_spec_change(
             false => (low, older) = (middle, document),
         }
     }
-    Ok(Some([(states[low].clone(), older), (states[high].clone(), newer)]))
+    Ok(Some((low, [(states[low].clone(), older), (states[high].clone(), newer)])))
 }
 
-fn change_text(before: &(Arc<State>, Value), after: &(Arc<State>, Value), cause: &Cause) -> String {
+/// Whether two versions of an object in a queue differ in `spec.suspend` alone.
+fn is_suspension_by_queue(before: &Value, after: &Value) -> bool {
+    let without_suspend = |document: &Value| {
+        let mut spec = document["spec"].clone();
+        if let Some(spec) = spec.as_object_mut() {
+            spec.remove("suspend");
+        }
+        spec
+    };
+    let is_queued = after["metadata"]["labels"][QUEUE_LABEL].is_string();
+    let changes = before["spec"]["suspend"] != after["spec"]["suspend"];
+    is_queued && changes && without_suspend(before) == without_suspend(after)
+}
+
+fn change_text(before: &StateDocument, after: &StateDocument, outcome: Outcome, cause: &Cause) -> String {
     let yaml = |document: &Value| print::yaml(&document["spec"]).unwrap_or_default();
     let title = |state: &State| {
         format!("spec at {}, {}", state.seq, ZoneArg::local_zone().show_time(state.observed_ms))
@@ -111,7 +160,12 @@ fn change_text(before: &(Arc<State>, Value), after: &(Arc<State>, Value), cause:
     let titles = [title(&before.0), title(&after.0)];
     let diff = line_diff::unified_diff(&titles, &old, &new, print::is_coloured());
     let ago = duration_text(cause.at_ms.saturating_sub(after.0.observed_ms));
-    let mut text = format!("\nLast change of its spec, {ago} before the end:\n");
+    let until = match outcome {
+        Outcome::Failed | Outcome::Deleted => "the end",
+        // Nothing has ended: the facts of the cause, with its time, are above.
+        _ => "that",
+    };
+    let mut text = format!("\nLast change of its spec, {ago} before {until}:\n");
     text.extend(diff.lines().take(DIFF_LINES).flat_map(|line| [line, "\n"]));
     let more = diff.lines().count().saturating_sub(DIFF_LINES);
     if more > 0 {
@@ -182,6 +236,7 @@ fn container_state(state: &Value) -> String {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use kubewitness_core::ObjectRef;
     use serde_json::json;
 
     use super::*;
@@ -226,7 +281,7 @@ mod tests {
         // The spec changes at 301 and at 702.
         let client = testing::client(move |path| {
             count.fetch_add(1, Ordering::Relaxed);
-            let seq: u64 = path.split('/').nth(4).and_then(|seq| seq.parse().ok()).unwrap_or_default();
+            let seq = testing::asked_seq(path);
             json!({"metadata": {"generation": 1 + u64::from(seq > 300) + u64::from(seq > 701)}, "spec": {"at": seq}})
         })
         .await;
@@ -248,13 +303,14 @@ mod tests {
             )
         };
         let cause = Cause { at_ms: 180_000, ..Cause::default() };
-        let change = |before: Value, after: Value| {
+        let change_until = |outcome: Outcome, before: Value, after: Value| {
             let evidence = CauseEvidence {
                 spec_change: Some([version(4, before), version(9, after)]),
                 ..CauseEvidence::default()
             };
-            evidence.text(&cause, false)
+            evidence.text(outcome, &cause, false)
         };
+        let change = |before: Value, after: Value| change_until(Outcome::Failed, before, after);
         let text =
             change(json!({"parallelism": 4, "suspend": false}), json!({"parallelism": 8, "suspend": false}));
         assert!(
@@ -267,5 +323,47 @@ mod tests {
         assert_eq!(text.lines().count(), DIFF_LINES + 3, "{text}");
         assert!(text.trim_end().ends_with("more lines: kubewitness diff job/x 4 9"), "{text}");
         assert_eq!(change(many(1), many(1)), "", "only metadata changed");
+        for outcome in [Outcome::Waiting, Outcome::Running] {
+            let text = change_until(outcome, json!({"parallelism": 4}), json!({"parallelism": 8}));
+            assert!(text.starts_with("\nLast change of its spec, 3 min before that:\n"), "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_suspension_by_the_queue_is_no_change_of_the_spec() {
+        // Parallelism changes at 4; the queue suspends the job at 6 and lets it go at 8.
+        fn document(seq: u64, labels: &Value) -> Value {
+            let generation = 1 + u64::from(seq > 3) + u64::from(seq > 5) + u64::from(seq > 7);
+            let spec = json!({"parallelism": if seq > 3 { 8 } else { 4 }, "suspend": (6..8).contains(&seq)});
+            json!({"metadata": {"generation": generation, "labels": labels}, "spec": spec})
+        }
+        let found = async |labels: Value, first: u64| {
+            let client = testing::client(move |path| document(testing::asked_seq(path), &labels)).await;
+            let states: Vec<_> =
+                (first..=10).map(|seq| Arc::new(testing::state(seq, Change::Present))).collect();
+            let change = find_spec_change(&client, &states).await.unwrap();
+            change.map(|[before, after]| (before.0.seq, after.0.seq))
+        };
+        let queued = json!({(QUEUE_LABEL): "research"});
+        assert_eq!(found(queued.clone(), 1).await, Some((3, 4)));
+        assert_eq!(found(queued, 4).await, None, "only the queue changed it");
+        assert_eq!(found(json!({}), 1).await, Some((7, 8)), "a person let it go");
+    }
+
+    #[tokio::test]
+    async fn a_spec_change_is_shown_although_the_document_of_the_pod_is_missing() {
+        let client = testing::client_without(9, |seq| {
+            let generation = 1 + u64::from(seq > 2);
+            json!({"metadata": {"generation": generation}, "spec": {"parallelism": generation}})
+        })
+        .await;
+        let pod = ObjectRef { kind: "Pod".into(), ..ObjectRef::default() };
+        let cause = Cause { object: Some(pod), seq: 9, ..Cause::default() };
+        let states = (1..=4).map(|seq| Arc::new(testing::state(seq, Change::Present))).collect();
+        let evidence =
+            CauseEvidence::read(&client, &TimelineView { states, ..TimelineView::default() }, &cause).await;
+        assert!(evidence.pod.is_none());
+        let [before, after] = evidence.spec_change.expect("a change");
+        assert_eq!((before.0.seq, after.0.seq), (2, 3));
     }
 }

@@ -14,7 +14,7 @@ use crate::commands::api::client::ApiClient;
 use crate::commands::api::object_name::{
     ObjectName, fetch_story, namespace_or_context, nothing_witnessed_text,
 };
-use crate::commands::print::{self, TextTable, note};
+use crate::commands::print::{self, TextTable};
 use crate::commands::{CommandEnd, CommandResult};
 
 /// How many states are read: those of a job with the pods of its attempts.
@@ -50,24 +50,11 @@ pub async fn run_why(args: WhyArgs) -> CommandResult {
     };
     let explained = ExplainedObject { object: &last.object, why };
     let evidence = match (&why.cause, args.query.output) {
-        (Some(cause), Output::Table | Output::Wide) => read_evidence(&client, &view, cause).await,
+        (Some(cause), Output::Table | Output::Wide) => CauseEvidence::read(&client, &view, cause).await,
         _ => CauseEvidence::default(),
     };
     print::print_wide(args.query.output, &explained, |_, wide| text(&view, why, &evidence, wide))?;
     Ok(CommandEnd::Fine)
-}
-
-/// The explanation is printed without evidence, too: retention may have removed it, or a right is missing.
-async fn read_evidence(client: &ApiClient, view: &TimelineView, cause: &Cause) -> CauseEvidence {
-    match CauseEvidence::read(client, view, cause).await {
-        Ok(evidence) => evidence,
-        Err(error) => {
-            note!(
-                "kubewitness: what changed before is not shown, because a document can't be read: {error:#}"
-            );
-            CauseEvidence::default()
-        }
-    }
 }
 
 fn text(view: &TimelineView, why: &WhyView, evidence: &CauseEvidence, wide: bool) -> String {
@@ -76,7 +63,7 @@ fn text(view: &TimelineView, why: &WhyView, evidence: &CauseEvidence, wide: bool
         text.push('\n');
         text.push_str(&known_facts(cause));
         text.push_str(&states_before(view, cause, wide));
-        text.push_str(&evidence.text(cause, wide));
+        text.push_str(&evidence.text(why.outcome, cause, wide));
     }
     if !why.also.is_empty() {
         text.push('\n');
