@@ -16,8 +16,7 @@ use kubewitness_core::search::DocumentFacts;
 use kubewitness_core::story::outcomes::is_bad_phase;
 use kubewitness_core::story::{PhaseTimes, last_work_status};
 use kubewitness_core::views::{
-    DeliveryMap, DeliveryStage, DetailsView, EventView, GapQuery, ObjectView, PodCoverage, TimelineView,
-    ViewError,
+    DeliveryMap, DeliveryStage, DetailsView, EventView, ObjectView, PodCoverage, TimelineView, ViewError,
 };
 use kubewitness_core::{Change, Seq, State};
 
@@ -34,28 +33,19 @@ pub(super) const READ_AHEAD: usize = 3;
 /// How many rows of a page have their documents in memory at the same time.
 pub(super) const WINDOW: usize = 64;
 
-/// Gaps that are compared with the time of one object, newest first.
-const GAPS_READ: usize = 256;
-
 impl HostViews {
-    /// Why pods may be missing in the story of an object that has failed.
-    pub(super) async fn pod_coverage(&self, timeline: &TimelineView) -> Result<PodCoverage, ViewError> {
-        let has_failed = timeline.states.last().is_some_and(|last| has_bad_end(last));
-        if timeline.pods != PodCoverage::Whole || !has_failed {
-            return Ok(timeline.pods);
-        }
-        let story = timeline.explained_states();
+    /// How far pods are in the story of an object that has failed, as the rights and the settings have it.
+    pub(super) fn pod_coverage(&self, timeline: &TimelineView) -> PodCoverage {
+        let last = timeline.states.iter().rfind(|state| state.change != Change::Gap);
+        let Some(failed) = last.filter(|last| has_bad_end(last)) else { return timeline.pods };
         let sources = self.shared.sources_with_specs();
-        let namespace = story.states.first().map(|first| first.object.namespace.as_str()).unwrap_or_default();
-        let of_pods = sources.iter().map(|(spec, _)| spec).find(|spec| watches_pods_in(spec, namespace));
-        let Some(source) = of_pods else {
-            return Ok(if story.has_pods() { PodCoverage::Whole } else { PodCoverage::Unwatched });
-        };
-        let query =
-            GapQuery { source: Some(source.name.clone()), limit: Some(GAPS_READ), ..GapQuery::default() };
-        let gaps = self.journal.gaps_of(&query).await.map_err(unavailable)?;
-        let is_missing = gaps.iter().any(|(_, gap)| gap.object.is_none() && story.is_in_its_time(gap));
-        Ok(if is_missing { PodCoverage::Gap } else { PodCoverage::Whole })
+        let watches = |(spec, _): &(SourceSpec, _)| watches_all_pods_in(spec, &failed.object.namespace);
+        // A source that was removed since has left its states.
+        let is_known = timeline.explained_states().has_pods() || sources.iter().any(watches);
+        match timeline.pods {
+            PodCoverage::Whole if !is_known => PodCoverage::Unwatched,
+            pods => pods,
+        }
     }
 
     /// Running times are counted up to the requested moment, or up to now.
@@ -189,17 +179,18 @@ impl HostViews {
     }
 }
 
-/// The newest state of an Event that has a document: the document of its end may be empty. `None` for any
-/// other object.
-fn watches_pods_in(spec: &SourceSpec, namespace: &str) -> bool {
+/// A source with labels does not prove that a pod was watched.
+fn watches_all_pods_in(spec: &SourceSpec, namespace: &str) -> bool {
     let is_within = spec.namespace.as_deref().is_none_or(|watched| watched == namespace);
-    spec.api_group().is_empty() && spec.kind == "Pod" && is_within
+    spec.api_group().is_empty() && spec.kind == "Pod" && spec.match_labels.is_empty() && is_within
 }
 
 fn has_bad_end(last: &State) -> bool {
     is_bad_phase(&last_work_status(last).phase)
 }
 
+/// The newest state of an Event that has a document: the document of its end may be empty. `None` for any
+/// other object.
 fn newest_event(states: &[Arc<State>]) -> Option<&Arc<State>> {
     let last = states.iter().rfind(|state| state.change == Change::Present);
     last.filter(|state| is_event(&state.object.group, &state.object.kind))
@@ -272,30 +263,33 @@ mod tests {
             let status = Status { phase: phase.into(), ..Status::default() };
             Arc::new(State { object: Arc::new(object), status: Arc::new(status), ..(*state(seq)).clone() })
         };
-        let coverage = async |timeline: TimelineView| views.pod_coverage(&timeline).await.unwrap();
+        let coverage = |timeline: TimelineView| views.pod_coverage(&timeline);
         let story = |phase: &str| TimelineView {
             states: vec![with_phase(1, "Job", "Running"), with_phase(3, "Job", phase)],
             ..TimelineView::default()
         };
-        assert_eq!(coverage(story("Failed")).await, PodCoverage::Unwatched);
-        assert_eq!(coverage(story("Running")).await, PodCoverage::Whole, "it has not failed");
+        assert_eq!(coverage(story("Failed")), PodCoverage::Unwatched);
+        assert_eq!(coverage(story("Running")), PodCoverage::Whole, "it has not failed");
         let hidden = TimelineView { pods: PodCoverage::Hidden, ..story("Failed") };
-        assert_eq!(coverage(hidden).await, PodCoverage::Hidden);
+        assert_eq!(coverage(hidden), PodCoverage::Hidden);
         // The source was removed since.
         let related = vec![with_phase(2, "Pod", "Running")];
-        assert_eq!(coverage(TimelineView { related, ..story("Failed") }).await, PodCoverage::Whole);
+        assert_eq!(coverage(TimelineView { related, ..story("Failed") }), PodCoverage::Whole);
     }
 
     #[test]
-    fn a_source_watches_pods_in_its_namespace() {
+    fn a_source_watches_all_pods_in_its_namespace_unless_labels_choose_them() {
         let watches = |source: serde_json::Value, namespace: &str| {
-            watches_pods_in(&serde_json::from_value(source).unwrap(), namespace)
+            watches_all_pods_in(&serde_json::from_value(source).unwrap(), namespace)
         };
         let pods = serde_json::json!({"name": "pods", "apiVersion": "v1", "kind": "Pod"});
         assert!(watches(pods.clone(), "red"));
         let mut of_red = pods.clone();
         of_red["namespace"] = "red".into();
         assert!(watches(of_red.clone(), "red") && !watches(of_red, "blue"));
+        let mut of_a_team = pods.clone();
+        of_a_team["matchLabels"] = serde_json::json!({"team": "vision"});
+        assert!(!watches(of_a_team, "red"));
         let mut jobs = pods;
         jobs["kind"] = "Job".into();
         assert!(!watches(jobs, "red"));

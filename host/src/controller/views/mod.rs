@@ -271,7 +271,7 @@ impl Views for HostViews {
     }
 
     async fn explain_timeline(&self, timeline: &TimelineView) -> Result<WhyView, ViewError> {
-        let pods = self.pod_coverage(timeline).await?;
+        let pods = self.pod_coverage(timeline);
         let story = ExplainedStates { pods, ..timeline.explained_states() };
         let mut documents = DocumentsBySeq::new();
         for seq in story.documents_wanted() {

@@ -5,22 +5,37 @@
 
 use std::sync::Arc;
 
-use super::{Cause, CauseKind, ExplainedStates, Outcome};
-use crate::state::{Change, Gap, State};
-use crate::version::Version;
+use super::super::outcomes::has_outcome;
+use super::{Cause, CauseKind, ExplainedStates, Outcome, is_pod};
+use crate::state::{Change, ObjectRef, State};
 
 /// How far the pods of an object are in its story.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PodCoverage {
-    /// All that were witnessed, and no time without a watch is known.
+    /// All that were witnessed.
     #[default]
     Whole,
     /// The viewer may not see them.
     Hidden,
-    /// No source watches them.
+    /// No source watches all pods of the namespace.
     Unwatched,
-    /// Their whole source has a gap in the time of the object.
-    Gap,
+}
+
+/// API groups, each with its kinds that make pods without an end of their own. Kinds with an end make pods, too.
+const SERVING: [(&str, &[&str]); 7] = [
+    ("", &["ReplicationController"]),
+    ("apps", &["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"]),
+    ("batch", &["CronJob"]),
+    ("apps.kruise.io", &["AdvancedCronJob"]),
+    ("keda.sh", &["ScaledJob"]),
+    ("ray.io", &["RayCluster", "RayService", "RayCronJob"]),
+    ("argoproj.io", &["CronWorkflow"]),
+];
+
+fn makes_pods(object: &ObjectRef) -> bool {
+    let is_among =
+        |(group, kinds): &(&str, &[&str])| *group == object.group && kinds.contains(&&*object.kind);
+    has_outcome(&object.group, &object.kind) || SERVING.iter().any(is_among)
 }
 
 impl PodCoverage {
@@ -29,8 +44,7 @@ impl PodCoverage {
         match self {
             Self::Whole => "no recorded pod failure explains it",
             Self::Hidden => "pods that you may not see may explain it",
-            Self::Unwatched => "pods are not watched, and one of them may explain it",
-            Self::Gap => "versions of pods are missing in its time, and one of them may explain it",
+            Self::Unwatched => "no source watches all pods of its namespace, and one of them may explain it",
         }
     }
 }
@@ -41,20 +55,11 @@ impl ExplainedStates<'_> {
         self.pod_states().next().is_some()
     }
 
-    /// Whether a gap of the source of pods lies in the time of the object. One API server counts the versions of both.
-    pub fn is_in_its_time(&self, gap: &Gap) -> bool {
-        let mut known = self.states.iter().filter(|state| state.change != Change::Gap);
-        let Some(first) = known.next() else { return false };
-        let last = known.next_back().unwrap_or(first);
-        let number = |text: &str| Version::new(text).as_number();
-        let versions = first.resource_version.as_number().zip(last.resource_version.as_number());
-        match versions {
-            Some((from, to)) => {
-                number(&gap.after).is_none_or(|after| after < to)
-                    && number(&gap.before).is_none_or(|before| before > from)
-            }
-            None => (first.observed_ms..=last.observed_ms).contains(&gap.recorded_ms),
-        }
+    /// Whether pods could explain its failure. Objects of an unknown kind own pods only if some are in the story.
+    fn may_own_pods(&self) -> bool {
+        let Some(object) = self.last_state().map(|last| &*last.object) else { return false };
+        let is_namespaced = !object.namespace.is_empty();
+        is_namespaced && !is_pod(object) && (makes_pods(object) || self.has_pods())
     }
 
     /// The reason why the cause may be another one, in words.
@@ -66,15 +71,13 @@ impl ExplainedStates<'_> {
             return String::new();
         }
         let Some(cause) = cause.filter(|cause| cause.kind != CauseKind::Unknown) else {
-            return self.pods.without_pod().to_owned();
+            let words = if self.may_own_pods() { self.pods.without_pod() } else { "" };
+            return words.to_owned();
         };
         let is_missing = |state: &Arc<State>| state.change == Change::Gap && state.seq < cause.seq;
         let words = match cause.object.is_some() {
             true if self.related.iter().any(is_missing) => {
                 "versions of its pods are missing before that, so another one may have failed first"
-            }
-            true if self.pods == PodCoverage::Gap => {
-                "versions of pods are missing in its time, so another one may have failed first"
             }
             true if self.is_cut => "older states were not read, so another pod may have failed first",
             _ => "",

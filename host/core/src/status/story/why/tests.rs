@@ -49,6 +49,7 @@ impl WitnessedJob {
             kind: document["kind"].as_str().unwrap_or_default().to_owned(),
             name: text("name"),
             uid: text("name"),
+            namespace: "team".into(),
             ..ObjectRef::default()
         };
         let rules = StatusRules::builtin();

@@ -1,7 +1,6 @@
 //! Tests of single clauses: waits, attempts, preemptors, last words, and doubt.
 
 use super::*;
-use crate::state::Gap;
 
 fn unschedulable(name: &str) -> Value {
     let mut pod = pod(name, "Pending", &json!({}));
@@ -133,35 +132,36 @@ fn a_failure_without_its_pods_says_why_they_are_missing() {
     for (pods, words) in [
         (PodCoverage::Whole, "no recorded pod failure explains it"),
         (PodCoverage::Hidden, "pods that you may not see may explain it"),
-        (PodCoverage::Unwatched, "pods are not watched, and one of them may explain it"),
-        (PodCoverage::Gap, "versions of pods are missing in its time, and one of them may explain it"),
+        (
+            PodCoverage::Unwatched,
+            "no source watches all pods of its namespace, and one of them may explain it",
+        ),
     ] {
         assert_eq!(doubt(pods), format!("Ran 9 s, failed: no attempts left ({words})"));
     }
-    let seen = two_run().at(10, &ended("a", 1, "Error", 10)).at(13, &failed_job("BackoffLimitExceeded", ""));
-    let seen = WitnessedJob { pods: PodCoverage::Gap, ..seen }.why();
-    assert_eq!(seen.doubt, "versions of pods are missing in its time, so another one may have failed first");
 }
 
 #[test]
-fn a_gap_of_the_source_of_pods_counts_in_the_time_of_the_object() {
-    let mut story = two_run().at(10, &failed_job("BackoffLimitExceeded", ""));
-    for (state, version) in story.states.iter_mut().zip(["100", "110", "150"]) {
-        *state = Arc::new(State { resource_version: Version::new(version), ..(**state).clone() });
-    }
-    let is_in = |after: &str, before: &str| {
-        let gap = Gap {
-            source: "pods".into(),
-            object: None,
-            epoch: 0,
-            after: after.into(),
-            before: before.into(),
-            reason: String::new(),
-            message: String::new(),
-            recorded_ms: 0,
-        };
-        story.story().is_in_its_time(&gap)
+fn a_failure_of_what_owns_no_pods_does_not_speak_of_pods() {
+    let doubt_of = |object: ObjectRef, pods: PodCoverage| {
+        let story = WitnessedJob::default().at(9, &failed_job("BackoffLimitExceeded", ""));
+        let state = State { object: Arc::new(object), ..(*story.states[0]).clone() };
+        WitnessedJob { states: vec![Arc::new(state)], pods, ..story }.why().doubt
     };
-    assert!(is_in("90", "101") && is_in("120", "130") && is_in("149", "") && is_in("", "120"));
-    assert!(!is_in("80", "100") && !is_in("150", "170") && !is_in("160", "") && !is_in("", "90"));
+    let of_kind = |group: &str, kind: &str, namespace: &str| ObjectRef {
+        group: group.into(),
+        kind: kind.into(),
+        namespace: namespace.into(),
+        ..ObjectRef::default()
+    };
+    for pods in [PodCoverage::Whole, PodCoverage::Hidden, PodCoverage::Unwatched] {
+        for (group, kind) in
+            [("", "PersistentVolumeClaim"), ("kueue.x-k8s.io", "Workload"), ("g", "Certificate")]
+        {
+            assert_eq!(doubt_of(of_kind(group, kind, "team"), pods), "", "{kind}");
+        }
+        assert_eq!(doubt_of(of_kind("batch", "Job", ""), pods), "", "cluster-scoped");
+        assert_ne!(doubt_of(of_kind("batch", "Job", "team"), pods), "");
+        assert_ne!(doubt_of(of_kind("apps", "Deployment", "team"), pods), "");
+    }
 }
