@@ -1,103 +1,100 @@
 //! The types that a plugin's statement may convert a value to, by database.
 //!
 //! PostgreSQL has types whose values are looked up by name in any schema: `'other.t'::regclass` tells whether
-//! the table exists there. A deny list was rejected: an extension may add such types, and each type has a
-//! second name for its arrays. So this is an allow list, of types whose values mean the same in every
-//! database. SQLite is not limited: there, a type is only a choice between numbers, texts and blobs.
+//! the table exists there. [`rules`](super::rules) lists these, and refuses their names wherever they stand. A
+//! list of allowed types was rejected: databases have types of their own, such as enums, domains, vectors and
+//! shapes. So this module refuses what it sees in the tree alone: looked-up types, and a schema before a
+//! type's name.
 //!
-//! Columns of tables may have other types, such as those of extensions. [`rules`](super::rules) refuses the
-//! names of looked-up types everywhere.
+//! MySQL converts values to few types, which are words of its grammar. Columns of `JSON_TABLE` may have any
+//! type of a column there. SQLite is not limited: a type is only a choice between numbers, texts and blobs.
 
 use kubewitness_core::ports::SqlDialect;
 use sqlparser::ast::{ArrayElemTypeDef, DataType, Expr, JsonTableColumn, TableFactor};
 
-/// The first words of the types. An array is judged by its elements.
-const POSTGRES: &str = "\
-    bigint bit bool boolean box bpchar bytea char character cidr circle citext date datemultirange daterange dec \
-    decimal double float float4 float8 hstore inet int int2 int4 int4multirange int4range int8 int8multirange \
-    int8range integer interval json jsonb jsonpath line lseg ltree macaddr macaddr8 money numeric nummultirange \
-    numrange path point polygon real smallint text time timestamp timestamptz timetz tsmultirange tsquery tsrange \
-    tstzmultirange tstzrange tsvector uuid varbit varchar";
+use super::rules::rules_of;
 
+/// The first words of the types in casts of MySQL and MariaDB.
 const MYSQL: &str = "\
-    bigint binary char character date datetime dec decimal double float inet4 inet6 int integer json nchar real \
-    signed time timestamp unsigned uuid varbinary varchar year";
+    bigint binary char character date datetime dec decimal double float geometrycollection inet4 inet6 int integer json \
+    linestring multilinestring multipoint multipolygon nchar point polygon real signed time timestamp unsigned uuid \
+    varbinary varchar year";
 
-/// Expects that the expression converts nothing to a type that is not listed.
+/// Expects that the expression converts nothing to a refused type.
 pub fn check_expression(expression: &Expr, dialect: SqlDialect) -> Result<(), String> {
-    match expression {
-        Expr::Cast { data_type, .. } | Expr::Convert { data_type: Some(data_type), .. } => {
-            check_type(data_type, dialect)
-        }
-        Expr::TypedString(literal) => check_type(&literal.data_type, dialect),
-        _ => Ok(()),
+    let data_type = match expression {
+        Expr::Cast { data_type, .. } | Expr::Convert { data_type: Some(data_type), .. } => data_type,
+        Expr::TypedString(literal) => &literal.data_type,
+        _ => return Ok(()),
+    };
+    match dialect {
+        SqlDialect::Sqlite => Ok(()),
+        SqlDialect::Postgres => check_postgres(data_type),
+        SqlDialect::Mysql => check_mysql(data_type),
     }
 }
 
-/// Expects the same of the columns that a function in `FROM` makes.
+/// Expects the same of the columns that a function in `FROM` makes on PostgreSQL.
 pub fn check_table(table: &TableFactor, dialect: SqlDialect) -> Result<(), String> {
+    if dialect != SqlDialect::Postgres {
+        return Ok(());
+    }
     let alias = match table {
         TableFactor::Table { alias, .. }
         | TableFactor::Derived { alias, .. }
         | TableFactor::Function { alias, .. }
         | TableFactor::UNNEST { alias, .. } => alias,
         TableFactor::JsonTable { columns, alias, .. } => {
-            columns.iter().try_for_each(|column| check_json_column(column, dialect))?;
+            columns.iter().try_for_each(check_json_column)?;
             alias
         }
         _ => return Ok(()),
     };
     let columns = alias.iter().flat_map(|alias| &alias.columns);
-    columns.filter_map(|column| column.data_type.as_ref()).try_for_each(|of| check_type(of, dialect))
+    columns.filter_map(|column| column.data_type.as_ref()).try_for_each(check_postgres)
 }
 
-fn check_json_column(column: &JsonTableColumn, dialect: SqlDialect) -> Result<(), String> {
+fn check_json_column(column: &JsonTableColumn) -> Result<(), String> {
     match column {
-        JsonTableColumn::Named(column) => check_type(&column.r#type, dialect),
+        JsonTableColumn::Named(column) => check_postgres(&column.r#type),
         JsonTableColumn::ForOrdinality(_) => Ok(()),
-        JsonTableColumn::Nested(nested) => {
-            nested.columns.iter().try_for_each(|column| check_json_column(column, dialect))
-        }
+        JsonTableColumn::Nested(nested) => nested.columns.iter().try_for_each(check_json_column),
     }
 }
 
-fn check_type(data_type: &DataType, dialect: SqlDialect) -> Result<(), String> {
-    let listed = match dialect {
-        SqlDialect::Sqlite => return Ok(()),
-        SqlDialect::Postgres => POSTGRES,
-        SqlDialect::Mysql => MYSQL,
+fn check_postgres(data_type: &DataType) -> Result<(), String> {
+    let looks_up = match data_type {
+        DataType::Array(
+            ArrayElemTypeDef::SquareBracket(element, _) | ArrayElemTypeDef::Qualified(element, _),
+        ) => return check_postgres(element),
+        DataType::Collate(collated, _) => return check_postgres(collated),
+        DataType::Regclass => true,
+        DataType::Custom(name, _) => match name.0.as_slice() {
+            [part] => part.as_ident().is_none_or(|part| rules_of(SqlDialect::Postgres).looks_up(&part.value)),
+            _ => return Err(format!("the type {data_type} is refused: write its name without a schema")),
+        },
+        _ => false,
     };
-    match data_type {
-        DataType::Array(ArrayElemTypeDef::SquareBracket(element, _)) => {
-            return check_type(element, dialect);
-        }
-        DataType::Collate(collated, _) => return check_type(collated, dialect),
-        _ => {}
+    match looks_up {
+        true => Err(format!(
+            "the type {data_type} is refused: its values name tables, functions or roles of any schema"
+        )),
+        false => Ok(()),
     }
+}
+
+fn check_mysql(data_type: &DataType) -> Result<(), String> {
     let text = data_type.to_string();
-    let is_listed = is_own_name(data_type, dialect)
-        && listed.split(' ').any(|listed| first_word(&text).eq_ignore_ascii_case(listed));
+    let is_listed = MYSQL.split(' ').any(|listed| first_word(&text).eq_ignore_ascii_case(listed));
     match is_listed {
         true => Ok(()),
         false => Err(format!(
-            "the type {text} is refused: a value is converted to a type that every database has, such as text, bigint or date"
+            "the type {text} is refused: MySQL and MariaDB convert a value to a type such as CHAR, SIGNED, DECIMAL or DATE"
         )),
     }
 }
 
-/// Whether the type is named without a schema. PostgreSQL's own types are in lower case, also in quotes.
-fn is_own_name(data_type: &DataType, dialect: SqlDialect) -> bool {
-    let DataType::Custom(name, _) = data_type else { return true };
-    let [part] = name.0.as_slice() else { return false };
-    part.as_ident().is_some_and(|part| {
-        part.quote_style.is_none()
-            || dialect != SqlDialect::Postgres
-            || part.value == part.value.to_lowercase()
-    })
-}
-
 fn first_word(text: &str) -> &str {
-    let text = text.trim_start_matches(['"', '`']);
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default()
 }
 
@@ -130,9 +127,13 @@ mod tests {
             "regcollation",
             "regconfig",
             "regdictionary",
-            "oid",
             "aclitem",
-            "a_row_of_another_table",
+            "\"aclitem\"",
+            "_aclitem",
+            "aclitem[]",
+            "other.phase",
+            "\"other\".\"phase\"",
+            "other.phase[]",
         ] {
             for place in [
                 "SELECT 'other.t'::TYPE",
@@ -156,7 +157,15 @@ mod tests {
 
     #[test]
     fn a_column_is_not_of_a_type_whose_values_are_looked_up() {
-        for of in ["regclass", "\"regclass\"", "_regclass", "\"_regproc\"[]", "\"RegType\""] {
+        for of in [
+            "regclass",
+            "\"regclass\"",
+            "_regclass",
+            "\"_regproc\"[]",
+            "\"RegType\"",
+            "aclitem",
+            "\"_aclitem\"",
+        ] {
             for place in [
                 "CREATE TABLE u (a TYPE)",
                 "ALTER TABLE t ADD COLUMN a TYPE",
@@ -177,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_types_are_converted_to() {
+    fn values_are_converted_to_usual_types_and_to_the_database_s_own() {
         for (dialect, types) in [
             (
                 SqlDialect::Postgres,
@@ -198,6 +207,14 @@ mod tests {
                     "int8[]",
                     "inet",
                     "bit(3)",
+                    "oid",
+                    "phase",
+                    "phase[]",
+                    "\"Phase\"",
+                    "region",
+                    "citext",
+                    "vector(3)",
+                    "geometry(Point, 4326)",
                 ][..],
             ),
             (
@@ -211,6 +228,7 @@ mod tests {
                     "JSON",
                     "BINARY",
                     "DOUBLE",
+                    "POINT",
                 ],
             ),
             (SqlDialect::Sqlite, &["TEXT", "anything", "BIGINT"]),
@@ -220,7 +238,16 @@ mod tests {
                 assert_eq!(judged(&statement, StatementPurpose::Query, dialect), Ok(()), "{statement}");
             }
         }
-        let refused = judged("SELECT a::\"Text\" FROM t", StatementPurpose::Query, SqlDialect::Postgres);
-        assert!(refused.unwrap_err().contains("the type \"Text\" is refused"));
+        let own = "UPDATE t SET a = CAST(CAST(? AS text) AS phase) WHERE b = ?::text::phase";
+        assert_eq!(judged(own, StatementPurpose::Execute, SqlDialect::Postgres), Ok(()));
+        let refused = judged("SELECT CAST(a AS TEXT) FROM t", StatementPurpose::Query, SqlDialect::Mysql);
+        assert!(refused.unwrap_err().contains("MySQL"));
+    }
+
+    #[test]
+    fn columns_of_a_json_table_of_mysql_have_any_type() {
+        let query = "SELECT x.a FROM JSON_TABLE('[1]', '$[*]' COLUMNS (a TEXT PATH '$', b TINYINT PATH '$', \
+                     c BOOLEAN PATH '$')) AS x";
+        assert_eq!(judged(query, StatementPurpose::Query, SqlDialect::Mysql), Ok(()));
     }
 }

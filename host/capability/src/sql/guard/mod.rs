@@ -31,7 +31,9 @@ const STATEMENT_BYTES: usize = 64 * 1024;
 pub const MAX_BINDS: usize = 32_766;
 /// The prefix of the controller's own tables.
 pub const OWN_PREFIX: &str = "kubewitness_";
-/// The prefix of the journal's tables on a server. The journal may be in the schema that was granted.
+/// The prefix of the journal's tables on a server. The journal may be in the schema that was granted. Columns
+/// and aliases may not have it either: the tree does not tell all names of tables from others, such as those
+/// after `REFERENCES` and `RENAME TO`.
 const JOURNAL_PREFIX: &str = "kw_";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,10 +162,9 @@ fn check_word(
         }
         return invalid_statement(format!("names that begin with {prefix} are refused"));
     }
-    let element = name.trim_start_matches('_');
-    if rules.types.iter().any(|of| names && element.eq_ignore_ascii_case(of)) {
+    if names && rules.looks_up(name) {
         return invalid_statement(format!(
-            "{name} is refused: its values name tables and functions of any schema"
+            "{name} is refused: its values name tables, functions or roles of any schema"
         ));
     }
     let schema = next.is_some_and(|next| next.is_symbol(b'.'));

@@ -3,7 +3,7 @@
 //! survive.
 //!
 //! It knows kinds of statements and names. [`functions`](super::functions) has the allowed functions,
-//! [`cast_types`](super::cast_types) the types of casts, and [`rules`](super::rules) the refused words.
+//! [`cast_types`](super::cast_types) judges the types of casts, and [`rules`](super::rules) the refused words.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

@@ -10,8 +10,7 @@ pub struct GuardRules {
     pub words: &'static [&'static str],
     /// Prefixes of functions and tables that the engine reserves.
     pub prefixes: &'static [&'static str],
-    /// Types whose values may name tables and functions of any schema, in quotes or not. A type of arrays
-    /// begins with an underscore.
+    /// Types whose values name tables and functions of any schema, or roles, in quotes or not.
     pub types: &'static [&'static str],
     /// Schemas of the server, outside of the granted database.
     pub schemas: &'static [&'static str],
@@ -22,6 +21,14 @@ pub struct GuardRules {
     /// The kinds of objects that may be created, changed and removed. If empty, only the words above restrict
     /// them.
     pub made: &'static [&'static str],
+}
+
+impl GuardRules {
+    /// Recognises a type whose values are looked up. The second name of its arrays begins with an underscore.
+    pub fn looks_up(&self, name: &str) -> bool {
+        let element = name.trim_start_matches('_');
+        self.types.iter().any(|of| element.eq_ignore_ascii_case(of))
+    }
 }
 
 const SQLITE: GuardRules = GuardRules {
@@ -74,6 +81,7 @@ const POSTGRES: GuardRules = GuardRules {
     ],
     prefixes: &[JOURNAL_PREFIX, "pg_", "lo_", "dblink", "crosstab", "inet_", "binary_upgrade_", "plpgsql_"],
     types: &[
+        "aclitem",
         "regclass",
         "regcollation",
         "regconfig",
