@@ -8,11 +8,13 @@
 //! while it holds the fence exclusively, and so waits until no transaction of that plugin is left.
 
 pub mod columns;
+mod held;
 mod open;
 mod pool;
 pub mod pooler;
 pub mod reasons;
 pub mod rights;
+mod seats;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,8 +26,9 @@ use kubewitness_core::config::ServerSpec;
 use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlDialect, SqlValue, TableWrite};
 
+use self::held::HeldLink;
 use self::open::OpenTransaction;
-use self::pool::{HeldLink, LinkPool};
+use self::pool::LinkPool;
 use self::reasons::ServerFailure;
 use self::rights::ExcessRights;
 use super::guard::GuardedStatement;

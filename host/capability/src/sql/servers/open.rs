@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use kubewitness_core::intents::commits::NotedCommit;
 use kubewitness_core::ports::{GrantError, SqlValue, TableCopy, TableWrite};
 
-use super::pool::HeldLink;
+use super::held::HeldLink;
 use super::{RemoteDatabase, ServerLink, TransactionMode, in_time, prune_sql, silent_fault, survey_link};
 use crate::sql::guard::{self, StatementPurpose};
 use crate::sql::receipt::StoredReceipt;
@@ -181,7 +181,7 @@ impl<L: ServerLink> OpenTransaction<L> {
     /// Looks up whether the commit took effect, after it was not answered properly.
     async fn look_up_commit(self, token: &str, refused: GrantError) -> Result<(), CommitError> {
         let Self { remote, held, .. } = self;
-        // The lookup needs this connection's permit.
+        // The lookup needs this connection's seat.
         drop(held);
         match remote.has_token(token).await {
             Ok(true) => Ok(()),

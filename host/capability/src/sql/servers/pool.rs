@@ -6,18 +6,18 @@
 //!
 //! A connection serves one plugin for its whole life, so no setting, lock or temporary table of a session
 //! reaches another plugin, whatever passed the guard. Resetting a session was rejected: the client has no
-//! such command for MySQL, and PostgreSQL's own would also drop the statements that it prepared. An idle
-//! connection of another plugin is closed only if the permitted number would be exceeded otherwise.
+//! such command for MySQL, and PostgreSQL's own would also drop the statements that it prepared.
+//! [`seats`](super::seats) decides which plugin has how many of them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kubewitness_core::address;
 use kubewitness_core::config::{SecretRef, ServerSpec};
 use kubewitness_core::ports::GrantError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::held::{HeldLink, SharedSeats, lock_mutex};
 use super::pooler;
 use super::reasons::{REFUSES, ServerFailure};
 use super::rights::ExcessRights;
@@ -36,12 +36,7 @@ pub struct LinkPool<L> {
     /// Read again for each connection: a mounted file changes when the password is rotated.
     url: SecretRef,
     pub patience: ServerPatience,
-    permits: Arc<Semaphore>,
-    /// The most connections, idle ones included.
-    most: usize,
-    idle: Mutex<IdleLinks<L>>,
-    /// Incremented when no open connection may be reused.
-    generation: AtomicU64,
+    seats: Arc<SharedSeats<L>>,
     away: Mutex<Option<ServerAway>>,
     /// Whether the controller's tables exist.
     ready: AtomicBool,
@@ -58,72 +53,13 @@ struct ServerAway {
     why: ServerFailure,
 }
 
-/// Connections that no call uses, the latest returned last.
-struct IdleLinks<L>(Vec<IdleLink<L>>);
-
-struct IdleLink<L> {
-    plugin: Arc<str>,
-    link: L,
-}
-
-impl<L> IdleLinks<L> {
-    /// The latest connection of the plugin.
-    fn take_own(&mut self, plugin: &str) -> Option<L> {
-        let found = self.0.iter().rposition(|idle| &*idle.plugin == plugin)?;
-        Some(self.0.remove(found).link)
-    }
-
-    /// Removes the connection that was idle longest.
-    fn take_oldest(&mut self) -> Option<L> {
-        (!self.0.is_empty()).then(|| self.0.remove(0).link)
-    }
-}
-
-/// A permit for one connection, and the connection while it is idle. If it is dropped, the connection is
-/// closed, and the server rolls back uncommitted work.
-pub struct HeldLink<L> {
-    pool: Arc<LinkPool<L>>,
-    plugin: Arc<str>,
-    link: Option<L>,
-    generation: u64,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl<L: ServerLink> HeldLink<L> {
-    /// Takes the connection out. A caller that does not put it back, or is dropped, has lost it.
-    pub fn take(&mut self) -> Result<L, GrantError> {
-        self.link.take().ok_or_else(|| GrantError::Unavailable("the connection was lost".into()))
-    }
-
-    pub fn put_back(&mut self, link: L) {
-        self.link = Some(link);
-    }
-
-    /// Returns the connection for the next call. No transaction is open.
-    pub fn return_link(self, link: L) {
-        let mut idle = lock_mutex(&self.pool.idle);
-        if link.is_fresh() && self.generation == self.pool.generation.load(Ordering::Acquire) {
-            idle.0.push(IdleLink { plugin: self.plugin, link });
-        }
-    }
-}
-
-fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data is consistent even after a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<L: ServerLink> LinkPool<L> {
     pub fn new(name: &str, spec: &ServerSpec, patience: ServerPatience) -> Self {
-        let most = spec.connections.max(1) as usize;
         Self {
             name: name.to_owned(),
             url: spec.url_from.clone(),
             patience,
-            permits: Arc::new(Semaphore::new(most)),
-            most,
-            idle: Mutex::new(IdleLinks(Vec::new())),
-            generation: AtomicU64::new(0),
+            seats: SharedSeats::new(spec.connections.max(1) as usize),
             away: Mutex::default(),
             ready: AtomicBool::new(false),
             direct: AtomicBool::new(false),
@@ -132,38 +68,13 @@ impl<L: ServerLink> LinkPool<L> {
     }
 
     /// Returns a connection of the plugin, an idle one if available.
-    pub async fn hold_link(self: &Arc<Self>, plugin: &str) -> Result<HeldLink<L>, GrantError> {
-        let waited = tokio::time::timeout(self.patience.wait, self.permits.clone().acquire_owned()).await;
-        let busy = || GrantError::Unavailable("the database is busy with other calls".into());
-        let permit = waited.map_err(|_| busy())?.map_err(|_| busy())?;
-        let generation = self.generation.load(Ordering::Acquire);
-        let link = match self.take_idle(plugin) {
-            Some(link) => link,
-            None => self.connect_link().await?,
-        };
-        Ok(HeldLink {
-            pool: self.clone(),
-            plugin: plugin.into(),
-            link: Some(link),
-            generation,
-            _permit: permit,
-        })
-    }
-
-    /// An idle connection of the plugin. If there is none, makes room for a new one: each permit that is held
-    /// stands for a connection, this call's own included.
-    fn take_idle(&self, plugin: &str) -> Option<L> {
-        let mut idle = lock_mutex(&self.idle);
-        if let Some(link) = idle.take_own(plugin) {
-            return Some(link);
+    pub async fn hold_link(&self, plugin: &str) -> Result<HeldLink<L>, GrantError> {
+        let mut held = self.seats.hold_seat(plugin, self.patience.wait).await?;
+        if !held.has_link() {
+            held.renew();
+            held.put_back(self.connect_link().await?);
         }
-        let held = self.most.saturating_sub(self.permits.available_permits());
-        let is_full = held + idle.0.len() > self.most;
-        let oldest = is_full.then(|| idle.take_oldest());
-        drop(idle);
-        // Closed outside of the lock.
-        drop(oldest);
-        None
+        Ok(held)
     }
 
     async fn connect_link(&self) -> Result<L, GrantError> {
@@ -255,20 +166,18 @@ impl<L: ServerLink> LinkPool<L> {
     pub fn doubt_server(&self) {
         self.ready.store(false, Ordering::Release);
         self.direct.store(false, Ordering::Release);
-        lock_mutex(&self.idle).0.clear();
+        self.seats.close_idle();
     }
 
     /// Prevents the reuse of connections that are open now.
     pub fn forget_connections(&self) {
-        let mut idle = lock_mutex(&self.idle);
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        idle.0.clear();
+        self.seats.close_all();
     }
 
     /// Returns a connection in a transaction of the plugin. The server may have closed an idle connection
     /// meanwhile; nothing was done on it yet, so another one is tried.
     pub async fn begin_transaction(
-        self: &Arc<Self>,
+        &self,
         mode: TransactionMode,
         plugin: &str,
     ) -> Result<(HeldLink<L>, L), GrantError> {
@@ -279,7 +188,7 @@ impl<L: ServerLink> LinkPool<L> {
             Err(SqlFault::Own(error)) => Err(error),
             Err(SqlFault::Lost(_)) => {
                 self.doubt_server();
-                held.generation = self.generation.load(Ordering::Acquire);
+                held.renew();
                 held.put_back(self.connect_link().await?);
                 self.begin_with(&mut held, mode, plugin).await.map_err(SqlFault::into_error)
             }
