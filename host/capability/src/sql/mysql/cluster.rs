@@ -1,29 +1,42 @@
 //! Recognises a server that takes writes beside others: a node of Galera, or of a replicated group in
 //! multi-primary mode. Each node has locks of its own, so a plugin's fence keeps nobody on another node out: a
-//! receipt could appear after receipts were read.
+//! receipt could appear after receipts were read. A transaction that only reads has no receipt, so it is not
+//! refused.
 
 use sqlx::Row;
 use sqlx::mysql::MySqlRow;
 use thiserror::Error;
 
-use crate::sql::servers::reasons::ServerFailure;
+use crate::sql::TransactionMode;
 
 /// The variables that say so; a server without such a feature lacks them.
 pub const CLUSTER: &str = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'; \
     SHOW GLOBAL VARIABLES LIKE 'group_replication_single_primary_mode'";
 
 #[derive(Debug, Error)]
-#[error("{}", ServerFailure::SeveralPrimaries)]
-struct SeveralPrimaries;
+#[error(
+    "the database is a node of a cluster in which several nodes take writes (Galera, or a group in multi-primary mode), \
+     where receipts prove nothing: grant it with `access: read`, or grant a database on a server with one primary, or in \
+     a group in single-primary mode"
+)]
+pub struct SeveralPrimaries;
 
-/// Expects one primary, from the answers to [`CLUSTER`].
-pub fn expect_one_primary(answers: &[MySqlRow]) -> Result<(), sqlx::Error> {
+/// Reads from the answers to [`CLUSTER`] if other nodes take writes, too.
+pub fn has_several_primaries(answers: &[MySqlRow]) -> Result<bool, sqlx::Error> {
     for row in answers {
         if is_multi_primary(row.try_get_unchecked(0)?, row.try_get_unchecked(1)?) {
-            return Err(sqlx::Error::Configuration(SeveralPrimaries.into()));
+            return Ok(true);
         }
     }
-    Ok(())
+    Ok(false)
+}
+
+/// Expects one primary, unless the transaction only reads.
+pub fn expect_one_primary(mode: TransactionMode, has_several: bool) -> Result<(), sqlx::Error> {
+    match has_several && mode == TransactionMode::ReadWrite {
+        true => Err(sqlx::Error::Configuration(SeveralPrimaries.into())),
+        false => Ok(()),
+    }
 }
 
 fn is_multi_primary(name: &str, value: &str) -> bool {
@@ -47,6 +60,8 @@ mod tests {
             ("group_replication_single_primary_mode", "ON", false),
         ] {
             assert_eq!(is_multi_primary(name, value), expected, "{name} = {value}");
+            assert_eq!(expect_one_primary(TransactionMode::ReadWrite, expected).is_err(), expected);
+            assert!(expect_one_primary(TransactionMode::ReadOnly, expected).is_ok());
         }
     }
 }

@@ -4,7 +4,7 @@
 use kubewitness_core::ports::GrantError;
 use sqlx::mysql::MySqlDatabaseError;
 
-use super::cluster;
+use super::cluster::{self, SeveralPrimaries};
 use crate::sql::SqlFault;
 use crate::sql::servers::pooler::{LENT, is_other_session};
 use crate::sql::servers::reasons::{CANT_BE_WRITTEN, NO_COLUMN, REFUSES, ServerFailure, is_unwritable};
@@ -19,6 +19,10 @@ pub fn classify_fault(error: &sqlx::Error) -> SqlFault {
         }
         sqlx::Error::Encode(why) => SqlFault::Own(GrantError::Invalid(why.to_string())),
         error if is_unwritable(error) => judge_code(1290, "", ""),
+        // Another connection would lead to the same cluster, so none is tried at once.
+        error if cluster::is_multi_primary_error(error) => {
+            SqlFault::Own(GrantError::Unavailable(SeveralPrimaries.to_string()))
+        }
         error if is_other_session(error) => SqlFault::Lost(GrantError::Unavailable(LENT.into())),
         error => {
             tracing::warn!(%error, "the connection to a database was lost");
@@ -79,7 +83,6 @@ pub fn classify_connect_error(error: &sqlx::Error) -> ServerFailure {
         error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
     };
     match error {
-        error if cluster::is_multi_primary_error(error) => ServerFailure::SeveralPrimaries,
         sqlx::Error::Io(error) => error.kind().into(),
         sqlx::Error::Tls(_) => ServerFailure::BadEncryption,
         // The server sends `caching_sha2_password` passwords over TLS only; the error has no type of its own.

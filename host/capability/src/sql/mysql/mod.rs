@@ -59,6 +59,8 @@ pub struct MysqlLink {
     connection: MySqlConnection,
     /// The server's number of its session.
     session: i64,
+    /// Other nodes of its cluster take writes, too.
+    has_several_primaries: bool,
     /// The most bytes of values in one statement.
     most: usize,
     tables: KnownTables,
@@ -186,12 +188,13 @@ impl ServerLink for MysqlLink {
         let session = row.try_get(2)?;
         let settings = format!("{}; {}", connection_settings(&version), cluster::CLUSTER);
         let answers = sqlx::raw_sql(AssertSqlSafe(settings)).fetch_all(&mut connection).await?;
-        cluster::expect_one_primary(&answers)?;
+        let has_several_primaries = cluster::has_several_primaries(&answers)?;
         // The other half is for the statement and for the protocol's overhead.
         let most = usize::try_from(packet / 2).unwrap_or(0).clamp(1024, super::values::VALUE_BYTES);
         Ok(Self {
             connection,
             session,
+            has_several_primaries,
             most,
             tables: KnownTables::default(),
             stale: false,
@@ -230,6 +233,7 @@ impl ServerLink for MysqlLink {
     }
 
     async fn begin_fenced(&mut self, mode: TransactionMode, plugin: &str) -> Result<bool, sqlx::Error> {
+        cluster::expect_one_primary(mode, self.has_several_primaries)?;
         let start = match mode {
             TransactionMode::ReadWrite => "START TRANSACTION",
             TransactionMode::ReadOnly => "START TRANSACTION READ ONLY",
@@ -247,6 +251,7 @@ impl ServerLink for MysqlLink {
     }
 
     async fn begin_behind_fence(&mut self, mode: TransactionMode, plugin: &str) -> Result<(), sqlx::Error> {
+        cluster::expect_one_primary(mode, self.has_several_primaries)?;
         let plugin = text_literal(plugin);
         let text = format!(
             "START TRANSACTION; INSERT INTO kubewitness_fences (plugin) VALUES ({plugin}) \

@@ -57,11 +57,6 @@ pub enum ServerFailure {
     OtherProtocol(&'static str),
     #[error("{LENT}")]
     Pooled,
-    #[error(
-        "it is a node of a cluster in which several nodes take writes (Galera, or a group in multi-primary mode), where \
-         receipts prove nothing: grant a database on a server with one primary, or in a group in single-primary mode"
-    )]
-    SeveralPrimaries,
 }
 
 impl From<io::ErrorKind> for ServerFailure {
