@@ -9,10 +9,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubewitness_core::ports::{GrantError, SqlDialect};
+use rusqlite::Error;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 
+use super::convert::is_refused_by_authorizer;
 use crate::sql::guard::{OWN_PREFIX, allows_function};
-use crate::sql::{SqlFault, TransactionMode, only_reads};
+use crate::sql::{TransactionMode, only_reads};
 
 /// Operators that SQLite implements as functions.
 const OPERATORS: [&str; 3] = ["->", "->>", "match"];
@@ -36,7 +38,7 @@ struct PluginStatement {
     mode: TransactionMode,
     /// SQLite runs statements of its own to alter a table.
     alters: bool,
-    /// SQLite drops a table's triggers with it.
+    /// SQLite drops the triggers of a table or a view with it.
     drops: bool,
     refusal: Option<GrantError>,
 }
@@ -77,15 +79,12 @@ impl PluginTurn<'_> {
         format!("{mark} {text}")
     }
 
-    /// Replaces SQLite's own words if the authorizer refused the statement.
-    pub fn explain_fault(&self, fault: SqlFault) -> SqlFault {
-        let refusal = match &mut *self.authority.party() {
-            StatementParty::Controller => None,
-            StatementParty::Plugin(statement) => statement.refusal.take(),
-        };
-        match (fault, refusal) {
-            (SqlFault::Own(_), Some(refusal)) => SqlFault::Own(refusal),
-            (fault, _) => fault,
+    /// Explains SQLite's error, if it says that the authorizer refused the statement. SQLite may go on after a
+    /// refusal, and fail for another reason.
+    pub fn explain_error(&self, error: &Error) -> Option<GrantError> {
+        match &mut *self.authority.party() {
+            StatementParty::Plugin(statement) if is_refused_by_authorizer(error) => statement.refusal.take(),
+            StatementParty::Plugin(_) | StatementParty::Controller => None,
         }
     }
 }
@@ -117,16 +116,16 @@ impl PluginStatement {
             | AuthAction::Update { table_name, .. }
             | AuthAction::Delete { table_name }
             | AuthAction::CreateTable { table_name } => self.check_write(table_name),
-            AuthAction::CreateView { view_name: name }
-            | AuthAction::DropView { view_name: name }
-            | AuthAction::Reindex { index_name: name } => self.check_write(name),
+            AuthAction::CreateView { view_name: name } | AuthAction::Reindex { index_name: name } => {
+                self.check_write(name)
+            }
             AuthAction::CreateIndex { index_name, table_name }
             | AuthAction::DropIndex { index_name, table_name } => {
                 self.check_write(index_name).and_then(|()| self.check_write(table_name))
             }
-            AuthAction::DropTable { table_name } => {
+            AuthAction::DropTable { table_name: name } | AuthAction::DropView { view_name: name } => {
                 self.drops = true;
-                self.check_write(table_name)
+                self.check_write(name)
             }
             AuthAction::DropTrigger { table_name, .. } if self.drops => self.check_write(table_name),
             AuthAction::AlterTable { database_name: "main", table_name } => {
@@ -134,8 +133,8 @@ impl PluginStatement {
                 self.check_write(table_name)
             }
             AuthAction::Pragma { pragma_name: "quick_check", .. } if self.alters => Ok(()),
-            // A full-text table of the database's owner asks for it.
-            AuthAction::Pragma { pragma_name: "data_version", pragma_value: None } => Ok(()),
+            // Full-text tables of the database's owner ask for them.
+            AuthAction::Pragma { pragma_name: "data_version" | "page_size", pragma_value: None } => Ok(()),
             AuthAction::Function { function_name } => self.check_function(function_name),
             other => Err(refused(action_text(other))),
         }
@@ -201,6 +200,7 @@ mod tests {
     use super::super::each::{Each, RowWrite};
     use super::super::writer::SqliteWriter;
     use super::*;
+    use crate::sql::SqlFault;
     use crate::sql::receipt::receipt;
 
     /// The writer of a file, in a transaction. Its statements have not passed the guard.
@@ -219,7 +219,10 @@ mod tests {
                     "CREATE TABLE t (k TEXT, n INTEGER); CREATE TABLE parent (k TEXT PRIMARY KEY); \
                      CREATE TABLE child (k TEXT REFERENCES parent (k) ON DELETE CASCADE); \
                      CREATE TRIGGER counts AFTER INSERT ON parent BEGIN INSERT INTO t VALUES (upper(new.k), 1); END; \
-                     CREATE VIEW long AS SELECT printf('%d', n) AS n FROM t; CREATE VIRTUAL TABLE words USING fts5(w)",
+                     CREATE VIEW shown AS SELECT k FROM t; \
+                     CREATE TRIGGER shows INSTEAD OF INSERT ON shown BEGIN INSERT INTO t VALUES (new.k, 1); END; \
+                     CREATE VIEW long AS SELECT printf('%d', n) AS n FROM t; CREATE VIRTUAL TABLE words USING fts5(w); \
+                     CREATE VIRTUAL TABLE older USING fts4(w)",
                 )
                 .unwrap();
             let mut writer = SqliteWriter::new(path, None);
@@ -258,6 +261,8 @@ mod tests {
             ("RELEASE kw", "a transaction"),
             ("CREATE TRIGGER x AFTER INSERT ON t BEGIN DELETE FROM t; END", "a trigger"),
             ("DROP TRIGGER counts", "a trigger"),
+            ("DROP TRIGGER shows", "a trigger"),
+            ("PRAGMA page_size = 4096", "a setting"),
             ("CREATE TEMP TABLE x (a)", "stays with the connection"),
             ("CREATE TEMP VIEW x AS SELECT 1", "stays with the connection"),
             ("CREATE VIRTUAL TABLE x USING fts5(a)", "a virtual table"),
@@ -307,6 +312,9 @@ mod tests {
             "DROP TABLE child",
             "DROP TABLE parent",
             "INSERT INTO words VALUES ('one two')",
+            "INSERT INTO older VALUES ('one two')",
+            "INSERT INTO shown VALUES ('b')",
+            "DROP VIEW shown",
         ] {
             assert!(world.execute(good).is_ok(), "{good}: {:?}", world.execute(good));
         }
@@ -314,6 +322,28 @@ mod tests {
             world.query(TransactionMode::ReadWrite, "SELECT w FROM words WHERE words MATCH 'two'"),
             Ok(1)
         );
+    }
+
+    #[test]
+    fn another_error_than_the_authorizer_s_keeps_its_own_words() {
+        let authority = StatementAuthority::default();
+        let turn = authority.begin_plugin_turn(TransactionMode::ReadWrite);
+        let failure =
+            |code, text: &str| Error::SqliteFailure(rusqlite::ffi::Error::new(code), Some(text.into()));
+        let refused = || {
+            if let StatementParty::Plugin(statement) = &mut *authority.party() {
+                statement.authorize(&AuthAction::Attach { filename: "x" });
+            }
+        };
+        refused();
+        assert_eq!(turn.explain_error(&failure(19, "CHECK constraint failed: a")), None);
+        assert_eq!(turn.explain_error(&failure(1, "no such table: not authorized")), None);
+        for error in
+            [failure(23, "not authorized"), failure(1, "not authorized to use function: load_extension")]
+        {
+            refused();
+            assert!(turn.explain_error(&error).is_some_and(|why| why.to_string().contains("another file")));
+        }
     }
 
     #[test]

@@ -6,6 +6,10 @@ use rusqlite::{Connection, Error, Row, Statement};
 
 use crate::sql::values::{QUERY_ROWS, VALUE_BYTES, ValueRows, values_size};
 
+/// SQLite's codes of an error of no other kind, and of a refusal by the authorizer.
+const ERROR: i32 = 1;
+const AUTH: i32 = 23;
+
 /// The values of a row by their own types, whatever types the columns declare.
 fn row_values(row: &Row<'_>) -> Result<Vec<SqlValue>, Error> {
     let value = |column: usize| {
@@ -108,14 +112,21 @@ pub fn safe_message(error: &Error) -> String {
     }
 }
 
+/// Recognises a statement that the authorizer refused. SQLite has no code of its own for a function.
+pub fn is_refused_by_authorizer(error: &Error) -> bool {
+    match result_code(error) {
+        Some(AUTH) => true,
+        Some(ERROR) => safe_message(error).starts_with("not authorized"),
+        _ => false,
+    }
+}
+
 /// Whether SQLite undid only the failed statement. After a full disk, an I/O error, an interrupt and the like
 /// it may have rolled back the transaction.
 pub fn is_statements_own(error: &Error) -> bool {
-    const ERROR: i32 = 1;
     const TOO_BIG: i32 = 18;
     const CONSTRAINT: i32 = 19;
     const MISMATCH: i32 = 20;
-    const AUTH: i32 = 23;
     const RANGE: i32 = 25;
     matches!(result_code(error), Some(ERROR | TOO_BIG | CONSTRAINT | MISMATCH | AUTH | RANGE))
 }

@@ -14,7 +14,7 @@ use kubewitness_core::{Seq, files};
 use rusqlite::limits::Limit;
 use rusqlite::{Connection, Error, MAIN_DB, OpenFlags, params};
 
-use super::authority::StatementAuthority;
+use super::authority::{PluginTurn, StatementAuthority};
 use super::convert::{is_statements_own, read, refusal_of, step_to_end, unanswered_error};
 use super::deadline::{CallLimits, StatementDeadline};
 use super::each::{Each, RowWrite};
@@ -180,9 +180,26 @@ impl SqliteWriter {
         &'a self,
         work: impl FnOnce(&'a Connection) -> Result<T, Error>,
     ) -> Result<T, SqlFault> {
+        self.with_explained_errors(|_| None, work)
+    }
+
+    /// Does the same for a plugin's statement, and says why the authorizer refused it.
+    fn with_plugin_turn<'a, T>(
+        &'a self,
+        turn: &PluginTurn<'_>,
+        work: impl FnOnce(&'a Connection) -> Result<T, Error>,
+    ) -> Result<T, SqlFault> {
+        self.with_explained_errors(|error| turn.explain_error(error), work)
+    }
+
+    fn with_explained_errors<'a, T>(
+        &'a self,
+        explain: impl FnOnce(&Error) -> Option<GrantError>,
+        work: impl FnOnce(&'a Connection) -> Result<T, Error>,
+    ) -> Result<T, SqlFault> {
         let Some(connection) = &self.connection else { return Err(SqlFault::Lost(unanswered_error())) };
         work(connection).map_err(|error| match is_statements_own(&error) && !connection.is_autocommit() {
-            true => SqlFault::Own(refusal_of(&error)),
+            true => SqlFault::Own(explain(&error).unwrap_or_else(|| refusal_of(&error))),
             false => SqlFault::Lost(self.name_file_in_error(refusal_of(&error))),
         })
     }
@@ -301,22 +318,20 @@ impl SqliteWriter {
     ) -> Result<u64, SqlFault> {
         // Dropped after the statement.
         let turn = self.authority.begin_plugin_turn(TransactionMode::ReadWrite);
-        let prepared =
-            self.with_connection(|connection| connection.prepare_cached(&turn.mark_text(&each.text)));
-        let mut statement = prepared.map_err(|fault| turn.explain_fault(fault))?;
+        let text = turn.mark_text(&each.text);
+        let mut statement = self.with_plugin_turn(&turn, |connection| connection.prepare_cached(&text))?;
         let mut affected = 0;
         let mut before: Option<&[SqlValue]> = None;
         for row in each.own_rows(rows) {
             self.deadline.start(limits)?;
-            let stepped = self.with_connection(|connection| {
+            affected += self.with_plugin_turn(&turn, |connection| {
                 step_to_end(
                     &mut statement,
                     each.own_values(row),
                     before.map(|before| each.own_values(before)),
                 )?;
                 Ok(connection.changes())
-            });
-            affected += stepped.map_err(|fault| turn.explain_fault(fault))?;
+            })?;
             before = Some(row);
         }
         Ok(affected)
@@ -333,13 +348,12 @@ impl SqliteWriter {
     ) -> Result<Option<ValueRows>, SqlFault> {
         let turn = self.authority.begin_plugin_turn(mode);
         let text = &turn.mark_text(text);
-        let reads = || self.with_connection(|connection| Ok(connection.prepare_cached(text)?.readonly()));
-        if mode == TransactionMode::ReadOnly && !reads().map_err(|fault| turn.explain_fault(fault))? {
+        let reads =
+            || self.with_plugin_turn(&turn, |connection| Ok(connection.prepare_cached(text)?.readonly()));
+        if mode == TransactionMode::ReadOnly && !reads()? {
             return Err(SqlFault::Own(only_reads()));
         }
-        let found =
-            self.in_time(limits, || self.with_connection(|connection| read(connection, text, params)));
-        found.map_err(|fault| turn.explain_fault(fault))
+        self.in_time(limits, || self.with_plugin_turn(&turn, |connection| read(connection, text, params)))
     }
 
     pub fn survey_receipts(
