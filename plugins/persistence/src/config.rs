@@ -54,7 +54,7 @@ pub struct Config {
     pub keep: Option<KeepRows>,
     /// The prefix of the names of all tables, indexes and views, such as `batch_`, with which several
     /// installations can share a database. A letter, then letters, digits and underscores, all in lower case,
-    /// at most 24.
+    /// at most 24. A database on a server refuses names that begin with `kw_`.
     #[cfg_attr(test, schemars(regex(pattern = "^([a-z][a-z0-9_]{0,23})?$")))]
     pub prefix: String,
     /// Whether the plugin creates and changes tables itself. If its user in the database lacks the right, use
