@@ -322,7 +322,7 @@ impl DispatchLoop {
     /// Notes the rows of what was saved.
     fn apply_saved_rows(&mut self) {
         for SavedRows { letters, owed, revived } in std::mem::take(&mut self.unapplied_saves) {
-            self.lanes.note_saved_rows(owed, letters.into_iter().chain(revived));
+            self.lanes.note_saved_rows(owed, letters, revived);
         }
     }
 

@@ -201,13 +201,19 @@ impl Lanes {
         self.place_lane(key, false);
     }
 
-    /// Notes that these rows are durable, and that the journal has those no more. While an answer is awaited that
+    /// Notes that these rows are durable, and that the journal has those no more: dead letters, and what is finished. While an answer is awaited that
     /// [`return_owed`](Self::return_owed) gets, the caller waits with that: the answer may be older than the save.
     pub fn note_saved_rows(
         &mut self,
         rows: impl IntoIterator<Item = Seq>,
+        letters: impl IntoIterator<Item = Seq>,
         finished: impl IntoIterator<Item = Seq>,
     ) {
+        // Nothing of a refused state was applied. A receipt that is needed now is of its replay, which may have ended
+        // unanswered before this save was known.
+        for seq in letters {
+            self.debts.finished.remove(&seq);
+        }
         for seq in finished {
             self.debts.finished.remove(&seq);
             self.debts.needed_receipts.remove(&seq);

@@ -87,8 +87,8 @@ fn take(lanes: &mut Lanes, ms: u64, max: usize) -> Vec<Seq> {
 fn saved(lanes: &mut Lanes) -> LetterChanges {
     let changes = lanes.take_letters();
     lanes.letters_saved(changes.parked.iter().map(|letter| letter.seq));
-    let finished = changes.parked.iter().map(|letter| letter.seq).chain(changes.revived.iter().copied());
-    lanes.note_saved_rows(changes.owed.clone(), finished);
+    let letters = changes.parked.iter().map(|letter| letter.seq);
+    lanes.note_saved_rows(changes.owed.clone(), letters, changes.revived.iter().copied());
     changes
 }
 

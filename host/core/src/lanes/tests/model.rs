@@ -160,6 +160,8 @@ struct LaneModel {
     unheard: Vec<Seq>,
     /// Rows that were removed and of which the lanes don't know it yet: an answer may still have them.
     removed: Vec<Seq>,
+    /// The same of states that became dead letters.
+    parked: Vec<Seq>,
     now: u64,
     policy: OnDeadLetter,
     /// The most rows.
@@ -181,6 +183,7 @@ impl LaneModel {
             letters: BTreeMap::new(),
             unheard: Vec::new(),
             removed: Vec::new(),
+            parked: Vec::new(),
             now: 0,
             policy,
             owes,
@@ -345,11 +348,16 @@ impl LaneModel {
         }
     }
 
+    /// Whether an answer may still have its row.
+    fn is_removed(&self, seq: Seq) -> bool {
+        self.removed.contains(&seq) || self.parked.contains(&seq)
+    }
+
     fn return_owed(&mut self, limit: usize, is_old: bool) {
         let Some(from) = self.lanes.next_owed() else { return };
         let is_there = |seq: &Seq, row: &ModelRow| row.owed && !(is_old && self.unheard.contains(seq));
         let rows = self.rows.range(from..);
-        let rows = rows.filter(|(seq, row)| is_there(seq, row) || self.removed.contains(seq));
+        let rows = rows.filter(|(seq, row)| is_there(seq, row) || self.is_removed(*seq));
         let states: Vec<_> = rows.take(limit).map(|(seq, row)| (self.state(*seq), row.fit)).collect();
         let end = states.last().filter(|_| states.len() == limit).map(|(state, _)| state.seq);
         let before: Vec<(Seq, bool)> =
@@ -704,7 +712,8 @@ impl LaneModel {
             self.rows.iter().filter(|(_, row)| row.is_unsaved).map(|(seq, _)| *seq).collect();
         self.rows.values_mut().for_each(|row| row.is_unsaved = false);
         self.lanes.letters_saved(letters);
-        self.lanes.note_saved_rows(std::mem::take(&mut self.unheard), std::mem::take(&mut self.removed));
+        let (rows, letters) = (std::mem::take(&mut self.unheard), std::mem::take(&mut self.parked));
+        self.lanes.note_saved_rows(rows, letters, std::mem::take(&mut self.removed));
     }
 
     fn fill(&mut self, max: usize) {
@@ -734,7 +743,7 @@ impl LaneModel {
             self.unheard.push(seq);
         }
         self.removed.extend(&revived);
-        self.removed.extend(parked.iter().map(|letter| letter.seq));
+        self.parked.extend(parked.iter().map(|letter| letter.seq));
         for seq in revived {
             let was_owed = std::mem::replace(&mut self.row(seq).owed, false);
             assert!(self.letters.remove(&seq).is_some() || was_owed);
@@ -798,6 +807,7 @@ impl LaneModel {
         }
         self.unheard.clear();
         self.removed.clear();
+        self.parked.clear();
         for seq in self.rows.iter().filter(|(_, row)| row.owed).map(|(seq, _)| *seq).collect::<Vec<_>>() {
             self.lanes.restore_owed_row(&self.state(seq));
         }
@@ -886,7 +896,7 @@ impl LaneModel {
         let row = self.rows[&first];
         let is_asked_for = self.lanes.doubtful_positions(usize::MAX).contains(&first);
         let is_handed_over = row.fate == ModelFate::Flying || row.untried;
-        let is_unheard = self.removed.contains(&first);
+        let is_unheard = self.is_removed(first);
         assert!(is_asked_for || is_handed_over || is_unheard, "{first} keeps all receipts above it: {row:?}");
     }
 

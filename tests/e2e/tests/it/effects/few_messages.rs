@@ -62,13 +62,14 @@ async fn failed_pods_of_an_owner_whose_kind_is_no_source_are_one_message_that_na
 const OLD: usize = 200;
 const FRESH: usize = 30;
 
-/// People alone, who get a digest where there is much.
+/// People alone, who get a digest where there is much. A tick may find one job before the others are handed over: its
+/// message is all that they get until the window ends.
 const SLACK: &str = "module: {file: notification.wasm}
 subscribe: [{source: jobs, mode: transitions, start: beginning}]
 grants: {http: [{name: slack, destination: slack}], kv: true}
 tick: {every: 2s}
 delivery: {batch: 64, backoff: 100ms}
-config: {channels: [{name: slack, kind: slack}], settle: 1s}";
+config: {channels: [{name: slack, kind: slack}], settle: 1s, digest: {above: 1}}";
 
 #[tokio::test]
 async fn a_start_at_the_beginning_tells_nothing_of_old_jobs_and_one_digest_of_many_fresh_ones() {
