@@ -7,7 +7,9 @@ use std::time::Duration;
 use kubewitness_core::Seq;
 use kubewitness_core::config::{OnDeadLetter, Start};
 use kubewitness_core::lanes::{LaneOptions, Lanes, unfinished_ranges};
-use kubewitness_core::ports::{Backlog, JournalError, OwedPage, PluginPause, PluginProgress, ProgressSave};
+use kubewitness_core::ports::{
+    Backlog, DeadLetter, JournalError, OwedPage, PluginPause, PluginProgress, ProgressSave,
+};
 
 use crate::reader::{BacklogReader, CHUNK};
 use crate::run::RunParts;

@@ -50,12 +50,12 @@ impl ViewerVisibility {
     async fn rights_to_note(&self) -> Result<(Vec<VisibilityScope>, bool), Problem> {
         // Until all are noted, a right that is missing here says nothing.
         self.has_unasked.store(true, Ordering::Relaxed);
-        let kinds = stream::iter(&self.witnessed).map(async |resource| {
+        let kinds = stream::iter(self.witnessed.clone()).map(async |resource| {
             let WatchedResource { source, group, kind, .. } = resource;
-            if self.right_in(AccessVerb::List, group, kind, "").await? == AccessRight::Everywhere {
+            if self.right_in(AccessVerb::List, &group, &kind, "").await? == AccessRight::Everywhere {
                 return Ok::<_, Problem>(Vec::new());
             }
-            let names = self.views.known_namespaces(source, true, NAMESPACES + 1).await?;
+            let names = self.views.known_namespaces(&source, true, NAMESPACES + 1).await?;
             let spot = |namespace| VisibilityScope {
                 verb: AccessVerb::List,
                 group: group.clone(),

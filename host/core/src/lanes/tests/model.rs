@@ -357,7 +357,7 @@ impl LaneModel {
         let Some(from) = self.lanes.next_owed() else { return };
         let is_there = |seq: &Seq, row: &ModelRow| row.owed && !(is_old && self.unheard.contains(seq));
         let rows = self.rows.range(from..);
-        let rows = rows.filter(|(seq, row)| is_there(seq, row) || self.is_removed(*seq));
+        let rows = rows.filter(|(seq, row)| is_there(seq, row) || self.is_removed(**seq));
         let states: Vec<_> = rows.take(limit).map(|(seq, row)| (self.state(*seq), row.fit)).collect();
         let end = states.last().filter(|_| states.len() == limit).map(|(state, _)| state.seq);
         let before: Vec<(Seq, bool)> =
