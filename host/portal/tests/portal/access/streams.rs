@@ -135,14 +135,14 @@ async fn a_stream_of_rights_in_2048_places_shows_states_while_slow_reviews_of_al
     let (text, ended) = read(&mut stream, Duration::from_secs(10)).await;
     assert!(text.contains("red-train") && text.contains("blue-train") && !ended, "{text}");
     assert!(portal.server.reviews.load(Ordering::SeqCst) < 1000, "the first round still runs");
-    // Through several rounds, no state waits for one.
+    // Through more than a round, no state waits for one.
     for _ in 0..60 {
         let seq = portal.views.push("red");
         let (text, ended) = read(&mut stream, Duration::from_secs(10)).await;
         assert!(text.contains(&format!("id: {seq}-")) && !ended, "{seq}: {text}");
     }
     let reviews = portal.server.reviews.load(Ordering::SeqCst);
-    assert!(reviews > 2 * 2048, "rights are reviewed again and again: {reviews}");
+    assert!(reviews > 3000, "the second round has begun: {reviews}");
     // What was shown by a right ends with it, at its next state.
     portal.server.denied.lock().unwrap().insert("roamer".into());
     tokio::time::advance(Duration::from_secs(31)).await;
