@@ -90,6 +90,24 @@ pub fn is_name(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// API groups, each with its kinds whose work comes to an end.
+pub(crate) const ENDING: [(&str, &[&str]); 9] = [
+    ("batch", &["Job"]),
+    ("batch.volcano.sh", &["Job"]),
+    ("kubeflow.org", &["PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob"]),
+    ("trainer.kubeflow.org", &["TrainJob"]),
+    ("jobset.x-k8s.io", &["JobSet"]),
+    ("ray.io", &["RayJob"]),
+    ("sparkoperator.k8s.io", &["SparkApplication"]),
+    ("argoproj.io", &["Workflow"]),
+    ("tekton.dev", &["PipelineRun", "TaskRun"]),
+];
+
+/// Whether objects of this kind do work that comes to an end. Only those can be deleted before it.
+pub fn has_outcome(group: &str, kind: &str) -> bool {
+    ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,6 @@ use kubewitness_core::order::ObjectOrder;
 use kubewitness_core::ports::{CurrentObject, ObjectSelection, PluginPause, WatchedResource};
 use kubewitness_core::search::{SearchText, TEXT_BYTES};
 use kubewitness_core::selector::LabelSelector;
-use kubewitness_core::story::outcomes::has_outcome;
 use kubewitness_core::stream::ReaderPositions;
 use kubewitness_core::views::{
     BackfillView, CauseKind, DatabaseLossView, DiscrepancyView, GrantUseView, HistogramView, LedgerView,
@@ -81,7 +80,7 @@ pub fn source_view(
 /// For a source of jobs every cause, so that counters begin at 0; for others those that occurred.
 pub fn outcomes_of(spec: &SourceSpec, counts: &OutcomeCounts) -> BTreeMap<String, u64> {
     let group = spec.api_version.split_once('/').map_or("", |(group, _)| group);
-    let is_of_jobs = has_outcome(group, &spec.kind);
+    let is_of_jobs = kinds::has_outcome(group, &spec.kind);
     let count = |kind: CauseKind| {
         let count = counts.get(&(spec.name.clone(), kind)).copied().unwrap_or_default();
         (is_of_jobs || count > 0).then(|| (kind.as_str().to_owned(), count))

@@ -103,7 +103,7 @@ pub(super) fn at(cursor: Seq) -> StartPositions {
 
 pub(super) const LACKS: &str = "lacks commits";
 
-pub(super) async fn made(grants: &Arc<dyn GrantProvider>) {
+pub(super) async fn make_table(grants: &Arc<dyn GrantProvider>) {
     let mut session = grants.open(&[]).await.unwrap();
     session.sql_execute("main", "CREATE TABLE t (seq BIGINT PRIMARY KEY)", vec![vec![]]).await.unwrap();
     session.commit_effects(&[]).await.unwrap();
@@ -141,7 +141,7 @@ async fn a_file_that_was_restored_from_a_copy_gets_its_lost_states_again_and_non
         let mut capabilities = world.open().await;
         let mut plugin = world.started(&capabilities, &sql_alone()).await;
         if round == 0 {
-            made(&plugin).await;
+            make_table(&plugin).await;
         }
         world.apply(&plugin, first).await.unwrap();
         copy(&file, &kept);
@@ -177,7 +177,7 @@ async fn a_database_that_is_empty_says_not_how_much_it_lost() {
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     for end in ["", "-wal", "-shm"] {
         std::fs::remove_file(world.folder.path().join(format!("platform.db{end}"))).ok();
@@ -186,7 +186,7 @@ async fn a_database_that_is_empty_says_not_how_much_it_lost() {
     let survivors = world.mend(&capabilities).await;
     assert_eq!((survivors.after, survivors.commits.newest), (None, None));
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 2).await.unwrap();
     assert!(capabilities.plugins_lacking_commits().is_empty());
 }
@@ -198,7 +198,7 @@ async fn a_loss_of_what_a_tick_or_a_resync_wrote_is_found_and_can_not_come_again
         let kept = world.folder.path().join("copy.db");
         let capabilities = world.open().await;
         let plugin = world.started_at(&capabilities, &sql_alone(), at(5)).await;
-        made(&plugin).await;
+        make_table(&plugin).await;
         copy(&world.file(), &kept);
         if is_tick {
             world.paper.keep(&world.tick(&plugin, 7).await.take());
@@ -228,7 +228,7 @@ async fn a_database_that_catches_up_within_a_moment_has_lost_nothing() {
     let [older, newer] = ["older.db", "newer.db"].map(|name| world.folder.path().join(name));
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     copy(&world.file(), &older);
     world.apply(&plugin, 1).await.unwrap();
     copy(&world.file(), &newer);
@@ -247,7 +247,7 @@ async fn a_tick_replaces_the_receipt_of_the_one_before_and_a_kill_between_them_i
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     world.paper.keep(&world.tick(&plugin, 7).await.take());
     // The kill comes before their notes are saved.
@@ -269,7 +269,7 @@ async fn a_resync_keeps_its_receipt_beside_those_of_others_until_it_is_pruned() 
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started_at(&capabilities, &sql_alone(), at(5)).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     for seq in [3, 4] {
         let again = batch(&[seq]).into_iter().map(|delivery| StateDelivery { resync: true, ..delivery });
         let mut session = plugin.open(&again.collect::<Vec<_>>()).await.unwrap();
@@ -291,7 +291,7 @@ async fn a_commit_whose_note_was_not_saved_is_expected_once_its_receipt_has_fini
         let kept = world.folder.path().join("copy.db");
         let mut capabilities = world.open().await;
         let mut plugin = world.started(&capabilities, &sql_alone()).await;
-        made(&plugin).await;
+        make_table(&plugin).await;
         world.apply(&plugin, 1).await.unwrap();
         copy(&world.file(), &kept);
         let mut session = plugin.open(&batch(&[2])).await.unwrap();
@@ -352,7 +352,7 @@ async fn a_server_that_comes_back_after_its_standby_gets_no_state_twice() {
         let [standby, original] = ["standby.db", "original.db"].map(|name| world.folder.path().join(name));
         let mut capabilities = world.open().await;
         let mut plugin = world.started_at(&capabilities, &sql_alone(), at(0)).await;
-        made(&plugin).await;
+        make_table(&plugin).await;
         world.apply(&plugin, 1).await.unwrap();
         copy(&world.file(), &standby);
         drop((plugin, capabilities));
@@ -410,7 +410,7 @@ async fn the_first_floor_is_the_last_position_that_was_ever_finished() {
     // The plugin goes back for the past of a source. An older version may have removed receipts up to 50.
     let positions = StartPositions { cursor: 0, furthest_cursor: 0, furthest: 50, newest: 60 };
     let plugin = world.started_at(&capabilities, &sql_alone(), positions).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 55).await.unwrap();
     copy(&world.file(), &kept);
     world.apply(&plugin, 3).await.unwrap();
@@ -427,7 +427,7 @@ async fn beside_an_older_copy_of_the_journal_nothing_is_lost_and_the_floor_is_la
     let kept = world.folder.path().join("copy.db");
     let mut capabilities = world.open().await;
     let mut plugin = world.started_at(&capabilities, &sql_alone(), at(0)).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     let older = world.paper.read();
     world.apply(&plugin, 2).await.unwrap();
@@ -458,7 +458,7 @@ async fn rows_whose_receipts_were_deleted_do_not_come_twice() {
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     drop((plugin, capabilities));
     closed(&world.file()).await;
@@ -476,7 +476,7 @@ async fn a_plugin_without_its_database_does_not_wait_for_what_it_lost() {
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     for end in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{end}", world.file().display())).ok();
@@ -505,12 +505,12 @@ async fn a_plugin_that_comes_back_to_a_database_counts_on_its_commits_and_not_on
         let capabilities = OpenCapabilities::open(&settings, world.folder.path()).await.unwrap();
         let kept = world.folder.path().join("copy.db");
         let plugin_here = world.started_at(&capabilities, &sql_alone(), at(0)).await;
-        made(&plugin_here).await;
+        make_table(&plugin_here).await;
         copy(&world.file(), &kept);
         world.apply(&plugin_here, 1).await.unwrap();
         let elsewhere = plugin(json!({"sql": [{"name": "main", "database": "other"}]}));
         let plugin_there = world.started_at(&capabilities, &elsewhere, at(1)).await;
-        made(&plugin_there).await;
+        make_table(&plugin_there).await;
         world.apply(&plugin_there, 2).await.unwrap();
         if loses_meanwhile {
             restore(&kept, &world.file());
@@ -558,7 +558,7 @@ async fn of_two_plugins_in_a_database_only_the_one_that_lost_commits_waits() {
     let (file, kept) = (world.folder.path().join("platform.db"), world.folder.path().join("copy.db"));
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     let other = capabilities.grant_plugin("q", &sql_alone(), backing(0)).await.unwrap();
     let write = async |seq| {
         let mut session = other.open(&batch(&[seq])).await?;
@@ -581,7 +581,7 @@ async fn a_journal_that_notes_no_commit_finds_no_loss() {
     let world = SessionWorld::new();
     let capabilities = world.open().await;
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     drop((plugin, capabilities));
     closed(&world.folder.path().join("platform.db")).await;
@@ -646,7 +646,7 @@ async fn a_standby_without_the_last_commits_gets_them_again(service: SqlService)
     let capabilities =
         OpenCapabilities::open_with(&settings, folder, SharedServices::default()).await.unwrap();
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     world.apply(&plugin, 1).await.unwrap();
     let standby = standby_of(&server, database_of(&url));
     world.apply(&plugin, 2).await.unwrap();
@@ -687,7 +687,7 @@ async fn a_loss_is_judged_over_no_connection_to_the_server_of_before() {
     let settings: HostSpec = serde_json::from_value(settings).unwrap();
     let capabilities = OpenCapabilities::open(&settings, world.folder.path()).await.unwrap();
     let plugin = world.started(&capabilities, &sql_alone()).await;
-    made(&plugin).await;
+    make_table(&plugin).await;
     let standby = standby_of(&server, database_of(&url));
     world.apply(&plugin, 1).await.unwrap();
     let mut old = plugin.open(&batch(&[2])).await.unwrap();

@@ -7,7 +7,7 @@ use kubewitness_chance::{Dice, ReplayHint, SeedPlan};
 use kubewitness_core::intents::commits::DatabaseLoss;
 use kubewitness_core::ports::{DurableCursor, PluginProgress};
 
-use super::losses::{LACKS, at, closed, copy, made, restore, sql_alone};
+use super::losses::{LACKS, at, closed, copy, make_table, restore, sql_alone};
 use super::*;
 use crate::SurvivingReceipts;
 
@@ -45,7 +45,7 @@ impl<'a> RandomHistory<'a> {
     async fn begin(world: &'a SessionWorld) -> Self {
         let capabilities = world.open().await;
         let plugin = world.started_at(&capabilities, &sql_alone(), at(0)).await;
-        made(&plugin).await;
+        make_table(&plugin).await;
         let mut session = plugin.open(&[]).await.unwrap();
         session.sql_execute("main", LOG, vec![vec![]]).await.unwrap();
         world.paper.keep(&session.commit_effects(&[]).await.unwrap().take());

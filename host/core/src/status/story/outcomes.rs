@@ -20,7 +20,7 @@
 //! why they wait.
 
 use super::why::{CauseKind, KUEUE};
-use crate::kinds::{is_event, is_kind};
+use crate::kinds::{ENDING, has_outcome, is_event, is_kind};
 use crate::state::{Change, ObjectRef, State, Status};
 use crate::status::phase;
 
@@ -58,19 +58,6 @@ impl CauseKind {
     }
 }
 
-/// API groups, each with its kinds whose work comes to an end.
-const ENDING: [(&str, &[&str]); 9] = [
-    ("batch", &["Job"]),
-    ("batch.volcano.sh", &["Job"]),
-    ("kubeflow.org", &["PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "MXJob"]),
-    ("trainer.kubeflow.org", &["TrainJob"]),
-    ("jobset.x-k8s.io", &["JobSet"]),
-    ("ray.io", &["RayJob"]),
-    ("sparkoperator.k8s.io", &["SparkApplication"]),
-    ("argoproj.io", &["Workflow"]),
-    ("tekton.dev", &["PipelineRun", "TaskRun"]),
-];
-
 /// API groups, each with its kinds that have no cause: they run without end, or their owner is explained
 /// instead.
 const WITHOUT: [(&str, &[&str]); 11] = [
@@ -86,11 +73,6 @@ const WITHOUT: [(&str, &[&str]); 11] = [
     ("scheduling.volcano.sh", &["PodGroup"]),
     ("argoproj.io", &["CronWorkflow"]),
 ];
-
-/// Whether objects of this kind do work that comes to an end. Only those can be deleted before it.
-pub fn has_outcome(group: &str, kind: &str) -> bool {
-    ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
-}
 
 /// Whether objects of this kind, as people type it, may have causes. Objects of an unknown kind may fail.
 pub fn may_have_causes(kind: &str) -> bool {

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use super::super::outcomes::has_outcome;
 use super::{Cause, CauseKind, ExplainedStates, Outcome, is_pod};
+use crate::kinds::has_outcome;
 use crate::state::{Change, ObjectRef, State};
 
 /// How far the pods of an object are in its story.
