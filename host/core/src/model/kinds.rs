@@ -103,7 +103,7 @@ pub(crate) const ENDING: [(&str, &[&str]); 9] = [
     ("tekton.dev", &["PipelineRun", "TaskRun"]),
 ];
 
-/// Whether objects of this kind do work that comes to an end. Only those can be deleted before it.
+/// Objects of some kinds do work that comes to an end. Only those can be deleted before their end.
 pub fn has_outcome(group: &str, kind: &str) -> bool {
     ENDING.iter().any(|(of, kinds)| *of == group && kinds.contains(&kind))
 }

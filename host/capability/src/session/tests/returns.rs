@@ -112,7 +112,7 @@ impl<'a> RandomHistory<'a> {
         self.start_plugin(self.world.open().await).await;
     }
 
-    /// Whether the state was applied, or had been. Otherwise commits are missing, and were taken back.
+    /// Returns `false` if commits are missing, which are then taken back. Otherwise the state is applied once.
     async fn apply(&mut self, seq: Seq, saves: bool) -> bool {
         match self.try_apply(seq, saves).await {
             Ok(()) => true,

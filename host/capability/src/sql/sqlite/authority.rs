@@ -26,7 +26,7 @@ const RENAMES: &str = "sqlite_rename_";
 #[derive(Default)]
 pub struct StatementAuthority(Mutex<StatementParty>);
 
-/// Whose statement is prepared or running.
+/// The author of the statement that is prepared or running.
 #[derive(Default)]
 enum StatementParty {
     #[default]

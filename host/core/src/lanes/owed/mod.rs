@@ -201,8 +201,9 @@ impl Lanes {
         self.place_lane(key, false);
     }
 
-    /// Notes that these rows are durable, and that the journal has those no more: dead letters, and what is finished. While an answer is awaited that
-    /// [`return_owed`](Self::return_owed) gets, the caller waits with that: the answer may be older than the save.
+    /// Notes that these rows are durable, and that the journal no longer has those of dead letters and of finished states.
+    /// While an answer is awaited that [`return_owed`](Self::return_owed) gets, the caller waits with that: the answer may be
+    /// older than the save.
     pub fn note_saved_rows(
         &mut self,
         rows: impl IntoIterator<Item = Seq>,

@@ -348,7 +348,7 @@ impl LaneModel {
         }
     }
 
-    /// Whether an answer may still have its row.
+    /// An answer that is under way may still have the row of this state.
     fn is_removed(&self, seq: Seq) -> bool {
         self.removed.contains(&seq) || self.parked.contains(&seq)
     }

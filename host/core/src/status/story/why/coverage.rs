@@ -50,7 +50,7 @@ impl PodCoverage {
 }
 
 impl ExplainedStates<'_> {
-    /// Whether any state of a pod is in the story.
+    /// The story has states of pods.
     pub fn has_pods(&self) -> bool {
         self.pod_states().next().is_some()
     }

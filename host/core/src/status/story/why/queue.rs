@@ -105,8 +105,8 @@ fn preemptor_uids(message: &str) -> impl Iterator<Item = &str> {
 }
 
 impl<'a> ExplainedStates<'a> {
-    /// The uids of the objects for which this one or its pods made room. A caller that knows their names, and may tell them,
-    /// puts them into [`Self::preemptors`].
+    /// The uids of the objects for which this one or its pods made room. A caller that knows their names, and may
+    /// tell them, puts them into [`Self::preemptors`].
     pub fn preemptors_wanted(&self) -> Vec<&'a str> {
         let workloads = self.related.iter().rev().filter(|state| {
             is_workload(&state.object) && state.change == Change::Present && is_preempted(state)

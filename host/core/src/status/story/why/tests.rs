@@ -1,4 +1,5 @@
-//! Tests of explanations: states of a Job and of its pods go in, and the sentence with its cause comes out. They read no files.
+//! Tests of explanations: states of a Job and of its pods go in, and the sentence with its cause comes out. They
+//! read no files.
 
 use serde_json::{Value, json};
 
