@@ -199,6 +199,8 @@ async fn meddle(world: &mut SimulatedWorld) {
     }
     let number = steps.dice(|dice| dice.below(world.plugins.len() as u64)) as usize;
     match steps.dice(|dice| dice.below(20)) {
+        // Nothing else shows this bug, and only if the save has the letter of a state.
+        _ if steps.bug == PlantedBug::NeverSettles => exchange_on_slow_disk(world, number).await,
         0 | 1 => world.plugins[number].sink.down(true),
         2 | 3 => world.plugins.iter().for_each(|plugin| plugin.sink.down(false)),
         4 => world.store.refuses(true),
@@ -216,12 +218,7 @@ async fn meddle(world: &mut SimulatedWorld) {
             }
         }
         13 => world.exchange(number, steps.dice(|dice| dice.one_in(3))).await,
-        // On a disk that is slow, its last save is given up before it is done.
-        16 => {
-            world.store.slow(true);
-            world.exchange(number, true).await;
-            world.store.slow(false);
-        }
+        16 => exchange_on_slow_disk(world, number).await,
         14 if steps.dice(|dice| dice.one_in(3)) => world.store.next_sync_fails(),
         15 => {
             let healed = steps.dice(|dice| dice.one_in(3));
@@ -229,6 +226,13 @@ async fn meddle(world: &mut SimulatedWorld) {
         }
         _ => {}
     }
+}
+
+/// On a disk that is slow, its last save is given up before it is done.
+async fn exchange_on_slow_disk(world: &mut SimulatedWorld, number: usize) {
+    world.store.slow(true);
+    world.exchange(number, true).await;
+    world.store.slow(false);
 }
 
 /// Nothing fails any more: it settles, what was parked is taken back, and all is accounted for.
