@@ -15,4 +15,4 @@ mod seeds;
 
 pub use dice::Dice;
 pub use planted::{assert_fault_is_found, panic_message};
-pub use seeds::{ReplayHint, SeedPlan, kills, repeat_command, seed, statements};
+pub use seeds::{ReplayHint, SeedPlan, half, kills, repeat_command, seed, statements};

@@ -9,6 +9,8 @@ const SEED: &str = "KUBEWITNESS_SEED";
 const COUNT: &str = "KUBEWITNESS_SEEDS";
 const KILLS: &str = "KUBEWITNESS_KILLS";
 const STATEMENTS: &str = "KUBEWITNESS_STATEMENTS";
+/// Set for tests that were requested by name, and by `cargo xtask test --complete`.
+const ALL_CASES: &str = "KUBEWITNESS_ALL_CASES";
 
 const KNOWN_FAILURES: &str = include_str!("../known_failures.txt");
 
@@ -46,6 +48,19 @@ pub fn kills(by_default: u64) -> u64 {
 /// How many statements a test makes: as many as it says itself, or as `KUBEWITNESS_STATEMENTS` says.
 pub fn statements(by_default: u64) -> u64 {
     number(STATEMENTS).unwrap_or(by_default)
+}
+
+/// Half of the cases of a test, if all of them take too long for each run. The next seed has the other half, and a
+/// test that was requested by name has all.
+pub fn half<T>(cases: impl IntoIterator<Item = T>) -> Vec<T> {
+    match std::env::var_os(ALL_CASES) {
+        Some(_) => cases.into_iter().collect(),
+        None => every_second(cases, seed()),
+    }
+}
+
+fn every_second<T>(cases: impl IntoIterator<Item = T>, seed: u64) -> Vec<T> {
+    cases.into_iter().skip(usize::from(seed % 2 == 1)).step_by(2).collect()
 }
 
 /// The seeds of a test that runs once for each of them.
@@ -125,6 +140,12 @@ mod tests {
     fn a_number_of_seeds_runs_these_from_the_first_one_and_no_others() {
         assert_eq!(ROW.chosen(Some(1), 92, || 90), [92]);
         assert_eq!(ROW.chosen(Some(3), 1, || 90), [1, 2, 3]);
+    }
+
+    #[test]
+    fn an_even_and_an_odd_seed_have_all_cases_of_a_test() {
+        assert_eq!(every_second(["a", "b", "c"], 4), ["a", "c"]);
+        assert_eq!(every_second(["a", "b", "c"], 5), ["b"]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod tls;
 mod truth;
 mod wire;
 
-pub use kubewitness_chance::{Dice, kills, seed};
+pub use kubewitness_chance::{Dice, half, kills, seed};
 pub use mail::{Encryption, MailServer, ReceivedMail};
 pub use poll::{in_time, slowdown, until, until_ok};
 pub use programs::{

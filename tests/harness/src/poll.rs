@@ -20,6 +20,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Beyond it a machine is taken to hang itself.
 const MOST_SLOWDOWN: f64 = 10.0;
 
+/// Processors differ by that much in speed, and those of shared machines from hour to hour.
+const SLOW_PROCESSOR: f64 = 3.0;
+
 /// How much longer a program takes here now than on a quiet machine: what wants to run, by the processors.
 pub fn slowdown() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").ok();
@@ -42,7 +45,7 @@ impl SharedDeadline {
     fn is_over(&mut self) -> bool {
         let passed = self.looked.elapsed();
         self.looked += passed;
-        self.left = self.left.saturating_sub(passed.div_f64(slowdown()));
+        self.left = self.left.saturating_sub(passed.div_f64(slowdown() * SLOW_PROCESSOR));
         self.left.is_zero()
     }
 }

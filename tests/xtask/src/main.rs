@@ -33,8 +33,9 @@ cargo xtask COMMAND
                        the same on a real cluster: API server, controllers and scheduler are Kubernetes' own; needs Go
   test [--timings] [--complete]
                        build everything and run all tests. Of two tests that differ by MySQL and MariaDB alone, or by
-                       Python and JavaScript, the seed takes one; with --complete both run. With --timings: what took
-                       how long, from compiling to the twenty longest tests and what they wait for
+                       Python and JavaScript, the seed takes one, and of the cases of some long tests one half; with
+                       --complete all run. With --timings: what took how long, from compiling to the twenty longest
+                       tests and what they wait for
   test CRATE|NAME...   the tests of a crate (`core`, `host/core` or its whole name), or all that have NAME in their names
   build [--release]    the plugins and the host, ready to run
   build --image        the same for production: optimised, without the simulated cluster

@@ -94,6 +94,9 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
         command.env("KUBEWITNESS_BIN_DIR", build::target().join("debug"));
         command.env("KUBEWITNESS_SKIPPED", &list);
         command.env(SEED, &seed);
+        if selection.complete || !selection.filters.is_empty() {
+            command.env(ALL_CASES, "1");
+        }
         lints.apply(command);
         variables(command);
     };
@@ -114,6 +117,8 @@ pub fn test_with(selection: &TestSelection, lints: LintMode, variables: impl Fn(
 
 /// The variable with the seed of all random choices in tests.
 pub const SEED: &str = "KUBEWITNESS_SEED";
+/// The variable for tests that shall run all of their cases.
+const ALL_CASES: &str = "KUBEWITNESS_ALL_CASES";
 
 /// A new seed for each run, unless the environment has one.
 fn seed() -> String {
@@ -127,11 +132,14 @@ fn repeat_command(seed: &str) -> String {
     format!("seed {seed} (repeat with {SEED}={seed})")
 }
 
-/// The code blocks in the SDK's documentation and the tutorial; the other libraries have none.
+/// The packages with the code blocks of the SDK's documentation and of the tutorial; the other libraries have none.
+const WITH_EXAMPLES: [&str; 4] = ["--package", "kubewitness-sdk", "--package", "kubewitness-plugin-mailer"];
+
 fn doc_examples(prepare: &dyn Fn(&mut Command)) -> Result<()> {
     step("examples in the documentation");
     let mut examples = cargo();
-    examples.args(["test", "--locked", "--workspace", "--no-fail-fast", "--doc"]);
+    examples.args(["test", "--locked", "--no-fail-fast", "--doc"]);
+    examples.args(WITH_EXAMPLES).args(build::FEATURES_OF_TESTS);
     prepare(&mut examples);
     check(&mut examples)
 }

@@ -1,8 +1,7 @@
 //! Tests that WASI is linked, but empty.
 
-use kubewitness_core::config::LimitsSpec;
-
 use crate::fixture::SandboxBench;
+use crate::limits::call;
 
 #[tokio::test]
 async fn there_is_no_variable_no_argument_and_no_input() {
@@ -47,7 +46,7 @@ async fn there_is_no_network() {
 
 #[tokio::test]
 async fn output_is_swallowed_however_much_it_is() {
-    let bench = SandboxBench::hostile("floods_the_output", "{}", LimitsSpec::default()).await;
+    let bench = SandboxBench::hostile("floods_the_output", "{}", call(20_000)).await;
     let error = bench.hand_over(1).await.unwrap_err().to_string();
     assert!(error.contains("all of it is written") && error.len() < 4096, "{} bytes", error.len());
 }

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{FakeGrants, SandboxBench, delivery, hostile, hostile_bytes};
 
-fn call(millis: u64) -> LimitsSpec {
+pub fn call(millis: u64) -> LimitsSpec {
     LimitsSpec { call: config::Duration(Duration::from_millis(millis)), ..LimitsSpec::default() }
 }
 

@@ -1,8 +1,9 @@
 //! Decides what a source does next: resolve, list, probe or watch. Pure; the reader executes the decision.
 //!
-//! ```text resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
-//! ▲ │ 410 │ behind, twice
-//! └────────┴─────────┴▶ new epoch ─▶ list
+//! ```text
+//! resolve ─▶ list ─▶ watch ─▶ probe ─▶ watch …
+//!              ▲       │ 410    │ behind, twice
+//!              └───────┴────────┴▶ new epoch ─▶ list
 //! ```
 
 use std::cmp::Ordering;

@@ -10,7 +10,7 @@ pub use kubewitness_faults::{Dice, Marks};
 use crate::world::{FaultWorld, WorldOptions};
 
 /// A seed that takes longer than this hangs; a slow machine needs a few seconds for it.
-const LONGEST: Duration = Duration::from_secs(120);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// How a row is run.
 pub struct RowOptions {

@@ -37,7 +37,7 @@ pub const SOURCE: &str = "watched";
 pub const PAGE: usize = 3;
 
 /// Nothing that is waited for takes this long, however slow the machine is.
-const DEADLINE: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(3);
 /// A source that was told of a change has mostly written it by then.
 const SOON: Duration = Duration::from_millis(40);

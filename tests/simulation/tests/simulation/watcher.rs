@@ -16,6 +16,7 @@ use crate::steps::StepClock;
 use crate::story::{SimulatedCluster, object, status};
 
 const POLL: Duration = Duration::from_millis(7);
+const LONGEST_POLL: Duration = Duration::from_millis(56);
 const AGAIN: Duration = Duration::from_millis(80);
 
 pub struct SimulatedWatcher {
@@ -56,15 +57,19 @@ impl SimulatedWatcher {
             // Another one has told some of it already: an id is the same whoever tells it.
             at = at.saturating_sub(self.steps.dice(|dice| dice.below(6))).max(floor);
         }
+        let mut poll = POLL;
         loop {
             let many = self.steps.dice(|dice| dice.between(1, 9)) as usize;
             let next: Vec<WrittenEntry> = self.with(|story| {
                 story.entries.iter().filter(|entry| entry.version > at).take(many).cloned().collect()
             });
             let Some(last) = next.last().map(|entry| entry.version) else {
-                tokio::time::sleep(POLL).await;
+                tokio::time::sleep(poll).await;
+                // While a plugin is waited for, hours pass in which nothing comes.
+                poll = (poll * 2).min(LONGEST_POLL);
                 continue;
             };
+            poll = POLL;
             let states = next.iter().map(|entry| self.witnessed(entry)).collect();
             self.append(AppendBatch { checkpoint: Some(version(last)), ..self.of(states) }).await?;
             at = last;

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::LazyLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -113,10 +113,15 @@ pub fn program(file: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// The time since the first step.
+pub fn elapsed() -> Duration {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    BEGUN.elapsed()
+}
+
 /// Prints the next step, and the time since the first one.
 pub fn step(text: &str) {
-    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let seconds = BEGUN.elapsed().as_secs();
+    let seconds = elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {text} ({}:{:02})", seconds / 60, seconds % 60);
 }
 
@@ -245,39 +250,6 @@ impl LintMode {
             command.env("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
         }
     }
-}
-
-/// The crates that each state passes. The build for tests does not optimise them, which would hide a slower
-/// hot path behind code that the compiler normally removes. So the gate optimises them a little, over the
-/// same dependencies.
-const ON_THE_HOT_PATH: [&str; 7] = [
-    "kubewitness-capability",
-    "kubewitness-core",
-    "kubewitness-dispatch",
-    "kubewitness-filter",
-    "kubewitness-journal",
-    "kubewitness-sandbox",
-    "kubewitness-watch",
-];
-
-pub fn gate_profile() -> impl Iterator<Item = String> {
-    ON_THE_HOT_PATH
-        .iter()
-        .flat_map(|name| ["--config".to_owned(), format!("profile.dev.package.{name}.opt-level=1")])
-}
-
-/// The programs that the benchmarks of the gate start.
-pub fn gated_programs() -> Result<()> {
-    step("building the programs of the gate");
-    let mut command = cargo();
-    command
-        .args(["build", "--locked", "--bins", "--package", "kubewitness"])
-        .args(HostBuild::Tests.arguments());
-    command.args(gate_profile());
-    // Incremental builds produce other instructions.
-    command.env("CARGO_INCREMENTAL", "0");
-    LintMode::Denied.apply(&mut command);
-    check(&mut command)
 }
 
 /// The packages that benchmarks need. Built in one command, the host and the benchmarks share every

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
@@ -47,25 +47,25 @@ impl GoModule {
 /// How Go is called.
 pub struct GoBuild<'a> {
     go: &'a Path,
-    is_beside_tests: bool,
+    /// How much time is left, if it runs beside tests.
+    beside_tests: Option<Duration>,
 }
 
 impl<'a> GoBuild<'a> {
     pub fn alone(go: &'a Path) -> Self {
-        Self { go, is_beside_tests: false }
+        Self { go, beside_tests: None }
     }
 
-    pub fn beside_tests(go: &'a Path) -> Self {
-        Self { go, is_beside_tests: true }
+    pub fn beside_tests(go: &'a Path, left: Duration) -> Self {
+        Self { go, beside_tests: Some(left) }
     }
 
     fn command(&self, source: &Path) -> Command {
         let build = peer::go_build(self.go, source);
-        if !self.is_beside_tests {
-            return build;
-        }
+        let Some(left) = self.beside_tests else { return build };
         let mut command = Command::new("nice");
-        command.args(["-n", "19"]).arg(build.get_program()).args(build.get_args());
+        command.args(["-n", "19", "timeout", &left.as_secs().max(1).to_string()]);
+        command.arg(build.get_program()).args(build.get_args());
         // One package at a time, so that the memory of the linker and the compilers is bounded.
         command.args(["-p", "1"]).current_dir(source);
         command

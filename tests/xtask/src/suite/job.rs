@@ -13,8 +13,10 @@ use super::durations::TestDurations;
 use super::programs::TestProgram;
 use crate::build::process::{MeasuredChild, MeasuredEnd};
 
-/// A job that takes longer hangs. The longest test takes a few minutes on a busy machine.
+/// A job that takes longer hangs, unless it is expected to be one of the longest.
 const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// How many times slower than expected a job may be: other machines are slower, and others run beside it.
+const SLOWEST: f64 = 8.0;
 /// Some of a program's short tests wait, so two of them share one processor.
 const THREADS_OF_SHORT_TESTS: &str = "2";
 
@@ -80,7 +82,8 @@ impl RunningJob {
 
     /// The end of the job, or `None` while it runs. A job past its deadline is killed with its children.
     pub fn poll(&mut self) -> Result<Option<JobEnd>> {
-        let is_late = self.child.running_for() > DEADLINE;
+        let is_late =
+            self.child.running_for() > DEADLINE.max(Duration::from_secs_f64(self.job.expected * SLOWEST));
         if is_late {
             self.kill();
         }

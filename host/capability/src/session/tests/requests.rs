@@ -45,9 +45,9 @@ pub async fn opened(world: &SessionWorld, url: &str) -> OpenCapabilities {
     let host: HostSpec = serde_json::from_value(json!({
         "sources": [{"name": "jobs", "apiVersion": "batch/v1", "kind": "Job"}],
         "destinations": [
-            {"name": "people", "url": url, "timeout": "300ms"},
-            {"name": "bank", "url": url, "timeout": "300ms", "repeat": "never"},
-            {"name": "away", "url": "http://127.0.0.1:1", "timeout": "300ms", "repeat": "never"},
+            {"name": "people", "url": url, "timeout": "2s"},
+            {"name": "bank", "url": url, "timeout": "2s", "repeat": "never"},
+            {"name": "away", "url": "http://127.0.0.1:1", "timeout": "2s", "repeat": "never"},
         ],
     }))
     .unwrap();

@@ -38,7 +38,7 @@ async fn refused(what: u64, limits: ComponentsSpec) -> String {
 #[tokio::test]
 async fn the_process_has_no_environment_and_is_told_its_bounds() {
     let limits =
-        ComponentsSpec { compile_cpu: config::Duration(Duration::from_millis(1500)), ..Default::default() };
+        ComponentsSpec { compile_cpu: config::Duration(Duration::from_millis(500)), ..Default::default() };
     let output = String::from_utf8(answer(1, limits).await.unwrap()).unwrap();
     let lines: Vec<_> = output.lines().collect();
     // The shell itself sets these three.

@@ -11,12 +11,19 @@ fn quick() -> WatchTuning {
 }
 
 async fn started(names: &[&str]) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
+    started_with(names, quick()).await
+}
+
+async fn started_with(
+    names: &[&str],
+    tuning: WatchTuning,
+) -> (WatchWorld, Arc<MemoryWitness>, RunningSource) {
     let (world, memory) = (WatchWorld::start().await, Arc::new(MemoryWitness::default()));
     for name in names {
         world.create(name, json!({}));
     }
     let spec = spec(json!({"audit": "100ms"}));
-    let running = RunningSource::start_with(&world, &memory, spec, quick()).await;
+    let running = RunningSource::start_with(&world, &memory, spec, tuning).await;
     running.watching(&world).await;
     (world, memory, running)
 }
@@ -72,7 +79,9 @@ async fn what_an_audit_found_is_there_after_a_restart_until_one_finds_nothing() 
 
 #[tokio::test]
 async fn a_busy_source_has_no_discrepancies() {
-    let (world, memory, running) = started(&["a", "b", "c", "d", "e"]).await;
+    // A watch that is slower than its writer comes to the list's version late.
+    let patient = WatchTuning { audit_grace: Duration::from_secs(20), ..tuning() };
+    let (world, memory, running) = started_with(&["a", "b", "c", "d", "e"], patient).await;
     let done = Arc::new(AtomicBool::new(false));
     let (busy, until_done) = (world.clone(), Arc::clone(&done));
     let writing = tokio::spawn(async move {

@@ -52,7 +52,7 @@ async fn a_compile_bomb_is_refused_by_check_before_it_is_compiled() {
                 && said.contains("spec.limits.components.locals"),
             "{said}"
         );
-        ensure!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
+        ensure!(since.elapsed() < Duration::from_secs(60), "it took {:?}", since.elapsed());
         Ok(())
     })
     .await;
@@ -162,7 +162,8 @@ async fn a_compile_bomb_beside_a_plugin_at_work_takes_no_memory_of_the_controlle
         let simulator = simulator(scratch).await?;
         let folder = example_copy(scratch)?;
         let host = std::fs::read_to_string(folder.join("host.yaml"))?;
-        let limits = "locals: 50000, loops: 50000, compileMemory: 384Mi, compileCpu: 60s";
+        // An unoptimised build gives three times as much of the processor.
+        let limits = "locals: 50000, loops: 50000, compileMemory: 384Mi, compileCpu: 20s";
         write(&folder, "host.yaml", &format!("{host}      limits: {{components: {{{limits}}}}}\n"))?;
         let options = RunOptions { compiles_anew: true, ..simulator.run_options(scratch, folder.clone())? };
         let mut kubewitness = Kubewitness::start("run", &options, scratch.path())?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use kubewitness_core::views::{PluginView, StatusView};
 use kubewitness_harness::{
-    Kubewitness, RunOptions, Scratch, Simulator, command, in_scratch, plugins_folder, registry::sha256,
+    Kubewitness, RunOptions, Scratch, Simulator, command, half, in_scratch, plugins_folder, registry::sha256,
 };
 use kubewitness_hostile as made;
 
@@ -39,6 +39,8 @@ const LONG_VALUES: &str = "      limits:
 ";
 const RESTS: &str = "its next call waits: it writes more to `kv` than 1Mi a second";
 const LONGER: &str = "the plugin ran longer than its limit of 300 ms";
+/// The limit of time in the manifests of these plugins.
+const CALL: &str = "call: 300ms";
 const MEMORY: &str = "more memory than its limit of 67108864 bytes";
 
 /// The message that the operator gets about a plugin.
@@ -58,8 +60,14 @@ use crate::support::{
 };
 use OperatorMessage::{DeadLetters, Nothing, Says};
 
-/// Each program with its configuration.
-const PROGRAMS: [(&str, &str, OperatorMessage); 19] = [
+/// A program with its configuration, and what the operator is told.
+type HostileProgram = (&'static str, &'static str, OperatorMessage);
+
+/// Programs of which the rest of the test needs something.
+const NEEDED: [HostileProgram; 2] =
+    [("floods_the_log", "{}", Nothing), ("asks_for_other_states", "{}", Nothing)];
+
+const PROGRAMS: [HostileProgram; 16] = [
     ("loops", "{}", Says(LONGER)),
     ("sleeps", "{millis: 600000}", Says(LONGER)),
     (
@@ -81,13 +89,9 @@ const PROGRAMS: [(&str, &str, OperatorMessage); 19] = [
     ("giant_reasons", "{mebibytes: 2}", DeadLetters),
     ("calls_without_end", "{}", Nothing),
     ("leaks_handles", "{}", Says("the plugin trapped")),
-    ("floods_the_log", "{}", Nothing),
     ("floods_the_output", "{}", Says("the plugin trapped")),
-    ("asks_for_other_states", "{}", Nothing),
     ("uses_what_nobody_granted", "{}", Nothing),
     ("writes_long_values", "{bytes: 4000000}", Says(RESTS)),
-    // As much as one call may hand over.
-    ("writes_long_values", "{bytes: 15000000}", Says(RESTS)),
 ];
 
 /// Files that no compiler makes.
@@ -128,9 +132,14 @@ pub fn hostile(name: &str, file: &str, config: &str) -> String {
     granted(name, file, config, GRANTS)
 }
 
+/// The manifest with time enough for calls that end by themselves, also on a busy machine.
+pub fn unhurried(manifest: &str) -> String {
+    manifest.replace(CALL, "call: 30s")
+}
+
 fn granted(name: &str, file: &str, config: &str, grants: &str) -> String {
     let spec = format!(
-        "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{grants}\nlimits: {{call: 300ms, memory: 32Mi}}\n\
+        "module: {{file: {file}}}\nsubscribe: [{{source: jobs}}]\n{grants}\nlimits: {{{CALL}, memory: 32Mi}}\n\
          delivery: {{batch: 4, retries: 1, backoff: 10ms}}\nconfig: {config}"
     );
     plugin_manifest(name, &spec)
@@ -171,7 +180,11 @@ impl BesidePlugin {
     /// One plugin does harm until it is told of, so many states have come since then, and the good plugins have got them.
     async fn suffer(&mut self, what: &str, file: &str, config: &str, told: OperatorMessage) -> Result<()> {
         let name = format!("hostile-{}", what.replace('_', "-"));
-        self.suffer_from(&name, &hostile(&name, file, config), told).await
+        let mut manifest = hostile(&name, file, config);
+        if !matches!(told, Says(text) if text.contains("longer than its limit")) {
+            manifest = unhurried(&manifest);
+        }
+        self.suffer_from(&name, &manifest, told).await
     }
 
     async fn suffer_from(&mut self, name: &str, manifest: &str, told: OperatorMessage) -> Result<()> {
@@ -213,10 +226,10 @@ async fn beside_a_plugin_that_does_harm_two_good_ones_lose_no_state_and_keep_up_
     in_scratch("hostile", async |scratch| {
         let mut it = BesidePlugin::begin(scratch).await?;
         let load = BackgroundLoad::start(&it.simulator, 7, RATE);
-        for (number, (name, config, told)) in PROGRAMS.iter().enumerate() {
-            it.suffer(&format!("{name}-{number}"), &program(name), config, *told).await?;
+        for (number, (name, config, told)) in NEEDED.iter().copied().chain(half(PROGRAMS)).enumerate() {
+            it.suffer(&format!("{name}-{number}"), &program(name), config, told).await?;
         }
-        for (name, bytes, told) in files()? {
+        for (name, bytes, told) in half(files()?) {
             let file = format!("{name}.wasm");
             std::fs::write(it.config.join(&file), bytes)?;
             it.suffer(name, &file, "{}", Says(told)).await?;

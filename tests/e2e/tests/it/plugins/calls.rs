@@ -8,7 +8,7 @@ use kubewitness_core::views::{CallsView, StatusView};
 use kubewitness_harness::{Kubewitness, RunOptions, command, in_scratch, is_signed_by};
 use serde_json::Value;
 
-use crate::limits::hostile::{FOR_PROBE, hostile, program};
+use crate::limits::hostile::{FOR_PROBE, hostile, program, unhurried};
 use crate::plugins::probing::{ProbeLab, manifest};
 use crate::support::{SEAL_KEY, SEAL_PUBLIC, create_job, example_copy, simulator, write};
 
@@ -92,7 +92,9 @@ async fn a_trap_and_a_time_out_are_told_apart_by_metrics_api_command_and_page_an
             ("sleeping", program("sleeps"), "{millis: 600000}"),
             ("talking", "probe.wasm".to_owned(), "{command: clock}"),
         ] {
-            write(&config, &format!("{name}.yaml"), &hostile(name, &file, does))?;
+            let manifest = hostile(name, &file, does);
+            let manifest = if name == "sleeping" { manifest } else { unhurried(&manifest) };
+            write(&config, &format!("{name}.yaml"), &manifest)?;
         }
         create_job(&simulator, "one").await?;
         let options = RunOptions {

@@ -98,8 +98,7 @@ async fn a_version_that_differs_is_told_with_its_differences_and_has_no_effect()
 #[tokio::test]
 async fn a_shadow_that_traps_or_never_ends_hurts_nobody() {
     in_scratch("shadow-harm", async |scratch| {
-        let lab =
-            ProbeLab::new(scratch, "limits: {call: 300ms}\nshadow: {module: {file: harm.wasm}}\n").await?;
+        let lab = ProbeLab::new(scratch, "limits: {call: 2s}\nshadow: {module: {file: harm.wasm}}\n").await?;
         casts(&lab, "harm.wasm", "exits")?;
         lab.version("{command: ledger.append notes mine}")?;
         let mut run = Kubewitness::start("run", &lab.options, scratch.path())?;
@@ -121,7 +120,7 @@ async fn a_shadow_that_traps_or_never_ends_hurts_nobody() {
         for name in ["two", "three", "four"] {
             create_job(&lab.simulator, name).await?;
         }
-        run.status_when(WITHIN, "the end at its limit", told("longer than its limit of 300 ms", 4)).await?;
+        run.status_when(WITHIN, "the end at its limit", told("longer than its limit of 2000 ms", 4)).await?;
         run.stop().await
     })
     .await;
