@@ -6,14 +6,9 @@ use kubewitness_core::config::{LimitsSpec, PluginSpec};
 use kubewitness_core::ports::{CallError, GrantError, KvWrite, PluginHandler, ScheduledCall, Verdict};
 
 use crate::fixture::{FakeGrants, SandboxBench, probe};
+use crate::limits::call;
 
 const DUE: u64 = 1_700_000_000_000;
-
-/// A call that never ends is ended soon. Any other one has time enough on a busy machine.
-fn short_limits() -> LimitsSpec {
-    let call = kubewitness_core::config::Duration(Duration::from_millis(300));
-    LimitsSpec { call, ..LimitsSpec::default() }
-}
 
 async fn bench(config: &'static str, fake: FakeGrants) -> SandboxBench {
     SandboxBench::new(FakeGrants { config, ..fake }, LimitsSpec::default()).await
@@ -68,7 +63,7 @@ async fn a_tick_that_says_it_failed_is_rolled_back_and_its_instance_lives() {
 #[tokio::test]
 async fn a_tick_that_traps_or_computes_for_ever_ends_with_its_instance_and_states_go_on() {
     for (name, trapped) in [("traps_in_tick", true), ("loops_in_tick", false)] {
-        let bench = SandboxBench::hostile(name, "{}", short_limits()).await;
+        let bench = SandboxBench::hostile(name, "{}", call(300)).await;
         let error = tick(&bench, 20_000).await.unwrap_err();
         match trapped {
             true => assert!(matches!(error, CallError::Trap(_)), "{error:?}"),
