@@ -13,7 +13,7 @@ use crate::support::{create_job, example_copy, plugin, plugin_manifest, simulato
 
 /// The longest that a stop may take while a component is compiled. Nothing that ends by itself would end in
 /// this time.
-const STOP: Duration = Duration::from_secs(60);
+const STOP: Duration = Duration::from_secs(20);
 
 const GRANTED: &str = "subscribe: [{source: jobs}]\ngrants: {sql: [{name: main, database: platform}]}";
 
