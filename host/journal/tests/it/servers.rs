@@ -81,19 +81,7 @@ impl SharedJournal {
 
     /// Ends all sessions except the calling one.
     fn end_all(&self) {
-        if StoreKind::here() == StoreKind::Postgres {
-            self.run(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                 WHERE datname = current_database() AND pid <> pg_backend_pid()",
-            );
-            return;
-        }
-        for session in self.server.sessions().unwrap() {
-            if session.database == database(&self.address) {
-                // The session may have ended by itself.
-                drop(self.server.run(None, &format!("KILL {}", session.id)));
-            }
-        }
+        self.server.end_sessions(database(&self.address)).unwrap();
     }
 
     /// Ends the session that holds the journal's lock, as an operator would.

@@ -240,6 +240,25 @@ impl DatabaseServer {
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
     }
 
+    /// Ends the sessions in a database, and waits until they are gone.
+    pub fn end_sessions(&self, database: &str) -> Result<()> {
+        if self.service == SqlService::Postgres {
+            let end = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity \
+                       WHERE pid <> pg_backend_pid()";
+            return self.run(None, &format!("{end} AND datname = '{database}'")).map(drop);
+        }
+        for session in self.sessions()?.iter().filter(|session| session.database == database) {
+            self.end_session(&session.id)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a session of MySQL or MariaDB. One that has ended by itself meanwhile is no error.
+    pub fn end_session(&self, id: &str) -> Result<()> {
+        let ended = self.run(None, &format!("KILL {id}")).map(drop);
+        ended.or_else(|error| if mysql::names_no_session(&error) { Ok(()) } else { Err(error) })
+    }
+
     /// For the next start.
     pub fn set_args(&mut self, args: Vec<String>) -> Result<()> {
         self.own_mut()?.args = args;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use sqlx::mysql::MySqlDatabaseError;
 
 use super::templates::{DATA, hash_version};
 use super::{PASSWORD, SqlService, USER, folder_with, guard, output, search_path};
@@ -149,6 +150,15 @@ pub struct MysqlSession {
 
 /// Not from the table of sessions: MySQL refuses that as a whole while one of them asks with bytes.
 pub const SESSIONS: &str = "SHOW PROCESSLIST";
+
+/// Whether a session was to be ended that is not there.
+pub fn names_no_session(error: &anyhow::Error) -> bool {
+    const NO_SUCH_THREAD: u16 = 1094;
+    let refused = error.downcast_ref::<sqlx::Error>().and_then(sqlx::Error::as_database_error);
+    refused
+        .and_then(|refused| refused.try_downcast_ref::<MySqlDatabaseError>())
+        .is_some_and(|refused| refused.number() == NO_SUCH_THREAD)
+}
 
 pub fn session(line: &str) -> Result<MysqlSession> {
     let columns: Vec<&str> = line.split('\t').collect();

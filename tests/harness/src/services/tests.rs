@@ -9,6 +9,34 @@ fn own(service: SqlService, test: &str) -> Option<DatabaseServer> {
     server
 }
 
+#[test]
+fn a_session_is_ended_and_one_that_has_ended_is_no_error() {
+    for service in [SqlService::Postgres, SqlService::MariaDb] {
+        let Some(server) = DatabaseServer::shared(service).expect("starts") else {
+            crate::skip("a_session_is_ended", &format!("{service} is not installed"));
+            continue;
+        };
+        let url = server.create_database().expect("a database");
+        let database = database_of(&url);
+        server.run(Some(database), "CREATE TABLE t (n INTEGER)").expect("a table");
+        let lock = match service {
+            SqlService::Postgres => "BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(100)",
+            _ => "LOCK TABLES t WRITE; SELECT sleep(100)",
+        };
+        std::thread::scope(|scope| {
+            let holder = scope.spawn(|| server.run(Some(database), lock));
+            while !holder.is_finished() {
+                server.end_sessions(database).expect("ended");
+            }
+            assert!(holder.join().expect("no panic").is_err(), "{service}");
+        });
+        if service == SqlService::MariaDb {
+            server.end_session("18446744073709551").expect("nobody is there");
+            server.end_session("no number").expect_err("no session");
+        }
+    }
+}
+
 fn rows(server: &DatabaseServer, database: &str) -> String {
     server.run(Some(database), "SELECT n FROM t ORDER BY n").expect("answers").replace('\n', " ")
 }

@@ -32,11 +32,8 @@ fn end_the_writers_session(server: &DatabaseServer, journal: &str) -> Result<()>
         SqlService::MariaDb | SqlService::MySql => {
             let text = "SELECT is_used_lock(concat('kubewitness ', left(sha2(database(), 256), 40)))";
             let session = server.run(Some(name), text)?;
-            if let Ok(number) = session.trim().parse::<u64>() {
-                // It may have ended by itself meanwhile.
-                server.run(None, &format!("KILL {number}")).ok();
-            }
-            Ok(())
+            // Empty, or `NULL` as its text, where nobody has the lock.
+            session.trim().parse::<u64>().map_or(Ok(()), |id| server.end_session(&id.to_string()))
         }
     }
 }

@@ -10,7 +10,10 @@
 //! allow, according to the processor time and wall time of each job in earlier runs ([`durations`]). A test
 //! runner from a registry was rejected: it takes minutes to compile before the first test can begin.
 //!
-//! The invariant: each listed test is run once, and each job ends, by itself or by its deadline.
+//! A job of a whole run that fails is repeated with nothing beside it. If it passes then, the run passes too, and names
+//! it as unsteady: it depends on the load of the machine, or on chance, and its first output tells how.
+//!
+//! The invariant: each listed test counts once, and each job ends, by itself or by its deadline.
 
 mod durations;
 mod job;

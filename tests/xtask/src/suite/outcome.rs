@@ -22,6 +22,8 @@ pub struct JobOutcome {
     pub waits: Vec<RecordedWait>,
     /// The reason for its failure.
     pub failure: Option<String>,
+    /// The reason for its failure beside other jobs, where it then passed with nothing beside it.
+    pub failure_beside_others: Option<String>,
 }
 
 pub struct TestOutcome {
@@ -44,7 +46,7 @@ impl TestCounts {
 }
 
 impl JobOutcome {
-    pub fn new(program: &str, job: TestJob, end: &JobEnd) -> Result<Self> {
+    pub fn new(program: &str, job: &TestJob, end: &JobEnd) -> Result<Self> {
         let log = std::fs::read(&end.log).with_context(|| format!("reading {}", end.log.display()))?;
         let log = String::from_utf8_lossy(&log);
         let mut counts = counts(&log).unwrap_or_default();
@@ -58,17 +60,26 @@ impl JobOutcome {
         counts.failed += missing;
         let failure = why.map(|why| format!("{}: {why}\n{}", job.name, reasons(&log)));
         let seconds = |test: &str| report_time(&log, test);
-        let tests = job.tests.into_iter().map(|name| TestOutcome { seconds: seconds(&name), name }).collect();
+        let outcome = |name: &String| TestOutcome { seconds: seconds(name), name: name.clone() };
         Ok(Self {
             program: program.to_owned(),
-            name: job.name,
-            tests,
+            name: job.name.clone(),
+            tests: job.tests.iter().map(outcome).collect(),
             counts,
             wall: end.process.wall,
             processor: end.process.processor,
             waits: waits::read(&end.waits),
             failure,
+            failure_beside_others: None,
         })
+    }
+
+    /// Takes the outcome of the same job, run again with nothing beside it.
+    pub fn take_repeat(&mut self, again: Self) {
+        let before = std::mem::replace(self, again);
+        if self.failure.is_none() {
+            self.failure_beside_others = before.failure;
+        }
     }
 
     /// Prints one line, or for a failed job its whole output.
@@ -89,15 +100,24 @@ pub fn summary(outcomes: &[JobOutcome]) -> Result<()> {
         all.failed += outcome.counts.failed;
         all.ignored += outcome.counts.ignored;
     }
+    let unsteady: Vec<_> =
+        outcomes.iter().filter_map(|outcome| outcome.failure_beside_others.as_deref()).collect();
+    for failure in &unsteady {
+        eprintln!("\n\x1b[33mUNSTEADY\x1b[0m (passed when nothing ran beside it): {failure}");
+    }
     let failures: Vec<_> = outcomes.iter().filter_map(|outcome| outcome.failure.as_deref()).collect();
     if !failures.is_empty() {
         eprintln!("\n{}", failures.join("\n\n"));
     }
-    let ignored = match all.ignored {
-        0 => String::new(),
-        ignored => format!(", {ignored} ignored"),
-    };
-    println!("{} passed, {} failed{ignored}", all.passed, all.failed);
+    let more =
+        |count: usize, what: &str| if count == 0 { String::new() } else { format!(", {count} {what}") };
+    println!(
+        "{} passed, {} failed{}{}",
+        all.passed,
+        all.failed,
+        more(all.ignored, "ignored"),
+        more(unsteady.len(), "unsteady"),
+    );
     if !failures.is_empty() {
         let jobs = if failures.len() == 1 { "1 job".to_owned() } else { format!("{} jobs", failures.len()) };
         bail!("{jobs} failed; target/test-output has all that they printed");
@@ -166,5 +186,24 @@ mod tests {
         let reasons = reasons(&printed);
         assert!(reasons.ends_with("line 98"), "{reasons}");
         assert_eq!(reasons.lines().count(), LINES_OF_A_TEST);
+    }
+
+    #[test]
+    fn a_job_that_passes_alone_is_unsteady_and_one_that_fails_again_has_failed() {
+        let failed = |why: &str| JobOutcome { failure: Some(why.to_owned()), ..JobOutcome::default() };
+        let mut unsteady = failed("late");
+        unsteady.take_repeat(JobOutcome::default());
+        assert_eq!(
+            (unsteady.failure.as_deref(), unsteady.failure_beside_others.as_deref()),
+            (None, Some("late"))
+        );
+        assert!(summary(&[unsteady]).is_ok());
+        let mut broken = failed("late");
+        broken.take_repeat(failed("wrong"));
+        assert_eq!(
+            (broken.failure.as_deref(), broken.failure_beside_others.as_deref()),
+            (Some("wrong"), None)
+        );
+        assert!(summary(&[broken]).is_err());
     }
 }

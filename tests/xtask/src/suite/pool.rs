@@ -1,21 +1,24 @@
 //! Starts jobs in the order of the schedule, and prints their outcomes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::TestSelection;
-use super::job::{RunningJob, TestJob};
+use super::job::{JobEnd, RunningJob, TestJob};
 use super::outcome::JobOutcome;
 use super::programs::TestProgram;
 use super::schedule::JobSchedule;
+use crate::build::step;
 
 /// The pause between two checks for ended jobs.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The part of a new look at the machine that counts: what was seen two seconds ago counts little.
 const NEWEST_LOOK: f64 = 0.02;
+/// The most failed jobs of a run that are repeated. More have one cause, and a repeat takes time.
+const REPEATS: usize = 3;
 
 pub fn run_all(
     programs: &[TestProgram],
@@ -27,7 +30,8 @@ pub fn run_all(
     std::fs::create_dir_all(logs).with_context(|| format!("making {}", logs.display()))?;
     let all = jobs.len();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut pool = JobPool { running: Vec::new(), outcomes: Vec::with_capacity(all), load: 0.0 };
+    let mut pool =
+        JobPool { running: Vec::new(), outcomes: Vec::with_capacity(all), failed: Vec::new(), load: 0.0 };
     let mut schedule = JobSchedule::new(jobs, processors);
     let mut number = 0;
     while pool.outcomes.len() < all {
@@ -37,24 +41,36 @@ pub fn run_all(
             // Its own processes are not there yet.
             pool.load += job.share;
             let command = programs[job.program].command(prepare);
-            pool.running.push(RunningJob::start(
-                job,
-                command,
-                &logs.join(format!("{number:04}.log")),
-                selection,
-            )?);
+            pool.running.push(RunningJob::start(job, command, &log_of(logs, number), selection)?);
             continue;
         }
         pool.collect(programs)?;
         std::thread::sleep(PAUSE);
         pool.look_at_machine();
     }
+    if selection.is_everything() {
+        for (index, job) in pool.jobs_to_repeat() {
+            number += 1;
+            let command = programs[job.program].command(prepare);
+            pool.running.push(RunningJob::start(job, command, &log_of(logs, number), selection)?);
+            let (job, end) = pool.wait_for_one()?;
+            let again = JobOutcome::new(&programs[job.program].name, &job, &end)?;
+            again.show();
+            pool.outcomes[index].take_repeat(again);
+        }
+    }
     Ok(std::mem::take(&mut pool.outcomes))
+}
+
+fn log_of(logs: &Path, number: usize) -> PathBuf {
+    logs.join(format!("{number:04}.log"))
 }
 
 struct JobPool {
     running: Vec<RunningJob>,
     outcomes: Vec<JobOutcome>,
+    /// The jobs that failed before their deadline, with the index of their outcome.
+    failed: Vec<(usize, TestJob)>,
     /// How many threads of the machine lately had or wanted a processor.
     load: f64,
 }
@@ -68,18 +84,43 @@ impl JobPool {
 
     /// Collects the outcomes of ended jobs.
     fn collect(&mut self, programs: &[TestProgram]) -> Result<()> {
-        let mut index = 0;
-        while index < self.running.len() {
-            let Some(end) = self.running[index].poll()? else {
-                index += 1;
-                continue;
-            };
-            let job = self.running.swap_remove(index).job;
-            let outcome = JobOutcome::new(&programs[job.program].name, job, &end)?;
+        while let Some((job, end)) = self.take_ended()? {
+            let outcome = JobOutcome::new(&programs[job.program].name, &job, &end)?;
             outcome.show();
+            if outcome.failure.is_some() && !end.is_late {
+                self.failed.push((self.outcomes.len(), job));
+            }
             self.outcomes.push(outcome);
         }
         Ok(())
+    }
+
+    fn take_ended(&mut self) -> Result<Option<(TestJob, JobEnd)>> {
+        for index in 0..self.running.len() {
+            if let Some(end) = self.running[index].poll()? {
+                return Ok(Some((self.running.swap_remove(index).job, end)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait_for_one(&mut self) -> Result<(TestJob, JobEnd)> {
+        loop {
+            if let Some(ended) = self.take_ended()? {
+                return Ok(ended);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// The failed jobs, unless there are too many.
+    fn jobs_to_repeat(&mut self) -> Vec<(usize, TestJob)> {
+        let failed = std::mem::take(&mut self.failed);
+        if failed.is_empty() || failed.len() > REPEATS {
+            return Vec::new();
+        }
+        step(&format!("repeating {} failed jobs with nothing beside them", failed.len()));
+        failed
     }
 }
 

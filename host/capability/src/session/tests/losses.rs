@@ -601,7 +601,7 @@ async fn a_journal_that_notes_no_commit_finds_no_loss() {
 fn standby_of(server: &DatabaseServer, database: &str) -> String {
     let standby = format!("{database}_standby");
     if server.service() == SqlService::Postgres {
-        end_sessions(server, database);
+        server.end_sessions(database).unwrap();
         server
             .run(None, &format!("CREATE DATABASE {standby} TEMPLATE {database} OWNER kubewitness"))
             .unwrap();
@@ -616,19 +616,6 @@ fn standby_of(server: &DatabaseServer, database: &str) -> String {
         }
     }
     server.url(&standby)
-}
-
-fn end_sessions(server: &DatabaseServer, database: &str) {
-    if server.service() == SqlService::Postgres {
-        let text = format!(
-            "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE datname = '{database}'"
-        );
-        server.run(None, &text).unwrap();
-        return;
-    }
-    for session in server.sessions().unwrap().iter().filter(|session| session.database == database) {
-        server.run(None, &format!("KILL {}", session.id)).unwrap();
-    }
 }
 
 async fn a_standby_without_the_last_commits_gets_them_again(service: SqlService) {
@@ -652,7 +639,7 @@ async fn a_standby_without_the_last_commits_gets_them_again(service: SqlService)
     world.apply(&plugin, 2).await.unwrap();
     world.apply(&plugin, 3).await.unwrap();
     std::fs::write(&address, &standby).unwrap();
-    end_sessions(&server, database_of(&url));
+    server.end_sessions(database_of(&url)).unwrap();
     let refused = world.apply(&plugin, 4).await.unwrap_err().to_string();
     assert!(refused.contains(LACKS), "{refused}");
     let survivors = world.mend(&capabilities).await;

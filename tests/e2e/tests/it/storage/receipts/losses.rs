@@ -119,11 +119,7 @@ impl LossyDatabase {
             }
             Self::Copied { server, address, database } => {
                 std::fs::write(address, server.url(&format!("{database}_copy")))?;
-                for session in server.sessions()?.iter().filter(|session| session.database == *database) {
-                    // The session may have ended by itself.
-                    server.run(None, &format!("KILL {}", session.id)).ok();
-                }
-                Ok(())
+                server.end_sessions(database)
             }
         }
     }
