@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,8 +63,28 @@ pub fn free_port() -> Result<u16> {
 struct SharedWire {
     is_deaf: AtomicBool,
     is_shut: AtomicBool,
+    /// The text of a client with which the wire becomes deaf.
+    deafens_at: Mutex<Option<&'static str>>,
     /// Bytes of the server that nobody heard.
     lost: AtomicU64,
+}
+
+impl SharedWire {
+    fn lock_deafens_at(&self) -> MutexGuard<'_, Option<&'static str>> {
+        self.deafens_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Becomes deaf if a client says its text; `end` is the end of what the client said before.
+    fn hear(&self, end: &mut Vec<u8>, said: &[u8]) {
+        let mut deafens_at = self.lock_deafens_at();
+        let Some(text) = *deafens_at else { return end.clear() };
+        end.extend_from_slice(said);
+        if end.windows(text.len()).any(|part| part == text.as_bytes()) {
+            self.is_deaf.store(true, Ordering::SeqCst);
+            *deafens_at = None;
+        }
+        end.drain(..end.len().saturating_sub(text.len() - 1));
+    }
 }
 
 pub struct TestWire {
@@ -105,6 +125,12 @@ impl TestWire {
         self.shared.is_deaf.store(true, Ordering::SeqCst);
     }
 
+    /// Like [`Self::deafen`], from the moment on at which a client says this.
+    pub fn deafen_at(&self, text: &'static str) {
+        self.shared.lost.store(0, Ordering::SeqCst);
+        *self.shared.lock_deafens_at() = Some(text);
+    }
+
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::SeqCst)
     }
@@ -116,6 +142,7 @@ impl TestWire {
 
     /// Ends all connections; those that come are whole.
     pub fn cut(&self) {
+        self.shared.lock_deafens_at().take();
         self.shared.is_deaf.store(false, Ordering::SeqCst);
         let mut cut = self.cut.lock().expect("nobody panics while he has it");
         std::mem::take(&mut *cut).cancel();
@@ -146,7 +173,15 @@ async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &SharedWire) {
     let Ok(mut server) = TcpStream::connect(server).await else { return };
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.split(), server.split());
-    let up = async { tokio::io::copy(&mut from_client, &mut to_server).await.is_ok() };
+    let up = async {
+        let (mut buffer, mut end) = (vec![0; 16 * 1024], Vec::new());
+        while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            shared.hear(&mut end, &buffer[..read]);
+            if to_server.write_all(&buffer[..read]).await.is_err() {
+                break;
+            }
+        }
+    };
     let down = async {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
@@ -156,7 +191,6 @@ async fn pipe(mut client: TcpStream, server: SocketAddr, shared: &SharedWire) {
                 break;
             }
         }
-        true
     };
     tokio::select! {
         _ = up => {}
@@ -174,6 +208,19 @@ mod tests {
         assert!(one.end <= two.next || two.end <= one.next);
         let ports: Vec<_> = std::iter::from_fn(|| one.free_port()).collect();
         assert!(ports.len() < usize::from(PORTS_OF_A_BLOCK) && ports.is_sorted_by(|a, b| a < b), "{ports:?}");
+    }
+
+    #[test]
+    fn a_wire_becomes_deaf_at_a_text_that_comes_in_parts() {
+        let (wire, mut end) = (SharedWire::default(), Vec::new());
+        wire.hear(&mut end, b"PUB a.st");
+        *wire.lock_deafens_at() = Some("states.");
+        for (said, is_deaf) in
+            [(&b"ates."[..], false), (b"PUB a.stat", false), (b"e", false), (b"s.0 ", true)]
+        {
+            wire.hear(&mut end, said);
+            assert_eq!(wire.is_deaf.load(Ordering::SeqCst), is_deaf, "{said:?}");
+        }
     }
 
     #[test]
