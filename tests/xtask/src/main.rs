@@ -115,7 +115,7 @@ fn dispatch(command: &str, args: &[String]) -> Result<ExitCode> {
         "images" => images::command(args).map(|()| ExitCode::SUCCESS),
         "ci" => ci::all(),
         "help" | "-h" | "--help" => {
-            print!("{HELP}");
+            build::print_text(HELP)?;
             Ok(ExitCode::SUCCESS)
         }
         _ => bail!("there is no command `{command}`\n\n{HELP}"),

@@ -240,7 +240,7 @@ impl DatabaseServer {
         self.run(None, mysql::SESSIONS)?.lines().map(mysql::session).collect()
     }
 
-    /// Ends the sessions in a database, and waits until they are gone.
+    /// Ends the sessions in a database. On PostgreSQL they are gone afterwards, and elsewhere soon.
     pub fn end_sessions(&self, database: &str) -> Result<()> {
         if self.service == SqlService::Postgres {
             let end = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity \

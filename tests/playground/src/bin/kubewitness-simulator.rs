@@ -1,5 +1,6 @@
 //! The simulated API server as a separate process, for tests and for manual trials.
 
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -54,7 +55,8 @@ fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(Some(arguments)) => arguments,
         Ok(None) => {
-            print!("{USAGE}");
+            // A reader such as `head` may have left.
+            std::io::stdout().write_all(USAGE.as_bytes()).ok();
             return ExitCode::SUCCESS;
         }
         Err(error) => {

@@ -6,6 +6,7 @@ pub mod times;
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
@@ -123,6 +124,14 @@ pub fn elapsed() -> Duration {
 pub fn step(text: &str) {
     let seconds = elapsed().as_secs();
     eprintln!("\x1b[1m==>\x1b[0m {text} ({}:{:02})", seconds / 60, seconds % 60);
+}
+
+/// Prints lines on the standard output. A reader such as `head` may have closed it, which is no error.
+pub fn print_text(text: &str) -> Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
 }
 
 /// Runs a command to its end. The error contains the command.

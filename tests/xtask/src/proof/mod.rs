@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-use crate::build::{LintMode, step};
+use crate::build::{LintMode, print_text, root, step};
 use crate::measure::peer;
 use crate::run;
 use crate::suite::TestSelection;
@@ -100,7 +100,7 @@ const CLAIMS: [ReadmeClaim; 10] = [
 pub fn command(args: &[String]) -> Result<ExitCode> {
     let claims: Vec<_> = match args {
         [] => {
-            list();
+            list()?;
             return Ok(ExitCode::SUCCESS);
         }
         [flag] if flag == "--all" => CLAIMS.iter().collect(),
@@ -121,15 +121,19 @@ pub fn command(args: &[String]) -> Result<ExitCode> {
             bail!("`cargo xtask real {}` found what the claim denies: it is printed above", args.join(" "));
         }
     }
+    for claim in &claims {
+        print_text(&claim.tables()?)?;
+    }
     step("proved");
-    claims.iter().for_each(|claim| println!("{:<13} {}", claim.name, claim.sentence));
+    print_text(&claims.into_iter().map(ReadmeClaim::line).collect::<String>())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn list() {
-    println!("cargo xtask prove NAME... | --all\n");
-    CLAIMS.iter().for_each(|claim| println!("{:<13} {}", claim.name, claim.sentence));
-    println!("\nFigures: each has its command in docs/reference/figures.md.");
+fn list() -> Result<()> {
+    let claims: String = CLAIMS.iter().map(ReadmeClaim::line).collect();
+    print_text(&format!(
+        "cargo xtask prove NAME... | --all\n\n{claims}\nFigures: each has its command in docs/reference/figures.md.\n"
+    ))
 }
 
 fn find(name: &str) -> Result<&'static ReadmeClaim> {
@@ -152,6 +156,23 @@ fn filters(claims: &[&ReadmeClaim]) -> Vec<String> {
 }
 
 impl ReadmeClaim {
+    /// The figures that belong to the claim. Its tests have compared them with the code.
+    fn tables(&self) -> Result<String> {
+        const BY_HAND: &str = "## Histories that were written by hand";
+        if self.name != "causes" {
+            return Ok(String::new());
+        }
+        let page = root().join("docs/reference/causes.md");
+        let page = std::fs::read_to_string(&page).with_context(|| format!("reading {}", page.display()))?;
+        let tables = page.split(BY_HAND).next().unwrap_or_default();
+        Ok(tables.split_once("\n## ").map_or(String::new(), |(_, tables)| format!("## {tables}")))
+    }
+
+    /// The line of a list.
+    fn line(&self) -> String {
+        format!("{:<13} {}\n", self.name, self.sentence)
+    }
+
     fn tests(&self) -> &'static [&'static str] {
         match self.proof {
             ClaimProof::Tests(parts) => parts,

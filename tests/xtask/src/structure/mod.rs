@@ -47,7 +47,7 @@ struct FolderFindings {
 
 pub fn command() -> Result<ExitCode> {
     let found = look(&build::root())?;
-    print!("{}", report(&found));
+    build::print_text(&report(&found))?;
     let mut faults = faults(&found, LARGE, CIRCLES);
     faults.extend(found.names.faults());
     for fault in &faults {

@@ -95,7 +95,9 @@ impl TestDurations {
     /// The estimates including these measurements.
     pub fn updated(&self, outcomes: &[JobOutcome]) -> Self {
         let mut durations = self.clone();
-        for outcome in outcomes.iter().filter(|outcome| outcome.failure.is_none()) {
+        let is_steady =
+            |outcome: &&JobOutcome| outcome.failure.is_none() && outcome.failure_beside_others.is_none();
+        for outcome in outcomes.iter().filter(is_steady) {
             let measured = TestEstimate { wall: outcome.wall, processor: outcome.processor };
             match &outcome.tests[..] {
                 [test] => durations.remember(&outcome.program, &test.name, measured),

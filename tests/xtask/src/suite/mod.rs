@@ -95,7 +95,7 @@ pub fn run(
     let measured = durations.updated(&outcomes);
     measured.save_local()?;
     if selection.timings {
-        timings::print(&outcomes, builds, begin.elapsed());
+        timings::print(&outcomes, builds, begin.elapsed())?;
         if selection.is_everything() {
             measured.save_for_fresh_machines()?;
         }

@@ -69,8 +69,8 @@ fn log_of(logs: &Path, number: usize) -> PathBuf {
 struct JobPool {
     running: Vec<RunningJob>,
     outcomes: Vec<JobOutcome>,
-    /// The jobs that failed before their deadline, with the index of their outcome.
-    failed: Vec<(usize, TestJob)>,
+    /// The jobs that failed, with the index of their outcome; `None` for one that was killed at its deadline.
+    failed: Vec<Option<(usize, TestJob)>>,
     /// How many threads of the machine lately had or wanted a processor.
     load: f64,
 }
@@ -87,8 +87,8 @@ impl JobPool {
         while let Some((job, end)) = self.take_ended()? {
             let outcome = JobOutcome::new(&programs[job.program].name, &job, &end)?;
             outcome.show();
-            if outcome.failure.is_some() && !end.is_late {
-                self.failed.push((self.outcomes.len(), job));
+            if outcome.failure.is_some() {
+                self.failed.push((!end.is_late).then_some((self.outcomes.len(), job)));
             }
             self.outcomes.push(outcome);
         }
@@ -113,13 +113,16 @@ impl JobPool {
         }
     }
 
-    /// The failed jobs, unless there are too many.
+    /// The failed jobs that ended by themselves, unless too many have failed.
     fn jobs_to_repeat(&mut self) -> Vec<(usize, TestJob)> {
         let failed = std::mem::take(&mut self.failed);
-        if failed.is_empty() || failed.len() > REPEATS {
+        if failed.len() > REPEATS {
             return Vec::new();
         }
-        step(&format!("repeating {} failed jobs with nothing beside them", failed.len()));
+        let failed: Vec<_> = failed.into_iter().flatten().collect();
+        if !failed.is_empty() {
+            step(&format!("repeating what failed with nothing beside it: {}", failed.len()));
+        }
         failed
     }
 }
