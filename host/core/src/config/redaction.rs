@@ -45,7 +45,7 @@ pub struct RedactedField {
 
 /// Parts of names that people give to secrets. Those after `!` are common names of values that are not
 /// secret.
-const VARIABLES: [&str; 79] = [
+const VARIABLES: [&str; 84] = [
     "*PASSWORD*",
     "*PASSWD*",
     "*PGPASS*",
@@ -71,6 +71,7 @@ const VARIABLES: [&str; 79] = [
     "*API_KEY*",
     "*ACCESS_KEY*",
     "*ACCESSKEY*",
+    "*ACCOUNT_KEY*",
     "*PRIVATE_KEY*",
     "*PRIVATEKEY*",
     "KEY",
@@ -109,6 +110,10 @@ const VARIABLES: [&str; 79] = [
     "*REDIS_URL*",
     "*WEBHOOK_URL*",
     "*SLACK_WEBHOOK*",
+    "!*PASSWORD_FILE",
+    "!*SECRET_FILE",
+    "!*SECRET_NAME",
+    "!*TOKEN_FILE",
     "!*TOKENIZER",
     "!*TOKENIZERS_PARALLELISM",
     "!*TOKENIZER_DIR",

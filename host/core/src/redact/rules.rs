@@ -10,7 +10,7 @@ use crate::state::RulesPrint;
 
 /// The version of the search. Increase it whenever the search finds more than before: documents without
 /// findings under the former version are then searched again.
-const SEARCH_VERSION: u32 = 2;
+const SEARCH_VERSION: u32 = 3;
 
 /// Compiled rules, made from the host's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]

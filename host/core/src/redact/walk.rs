@@ -116,7 +116,7 @@ impl<'r> SecretSearch<'r> {
             // The object may be one named value.
             b'{' if self.is_settings => self.search_variable(scanner, matches, false, under, depth),
             b'{' => self.search_object(scanner, matches, under, depth),
-            b'[' => self.search_list(scanner, matches, under, depth),
+            b'[' => self.search_list(scanner, matches, under, depth, NextElement::default()).map(drop),
             b'"' if under == ParentKey::Command => self.text(scanner, Some(&mut NextElement::Script), depth),
             b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth),
             // The text may be a command line, whatever the program that reads this JSON calls its key.
@@ -126,14 +126,16 @@ impl<'r> SecretSearch<'r> {
         }
     }
 
+    /// `next` is what comes before the list implies for its first text. Returns what the last one implies.
     fn search_list(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         matches: &FieldMatches<'_>,
         under: ParentKey,
         depth: u32,
-    ) -> Result<(), ProjectError> {
-        let (mut place, mut next) = (0, NextElement::default());
+        mut next: NextElement,
+    ) -> Result<NextElement, ProjectError> {
+        let mut place = 0;
         scanner.for_each_element(|scanner| {
             let within = matches.step_into(PathToken::Index(place));
             place += 1;
@@ -151,7 +153,8 @@ impl<'r> SecretSearch<'r> {
                 }
                 _ => self.search_value(scanner, &within, self.ordinary_meaning(), depth + 1),
             }
-        })
+        })?;
+        Ok(next)
     }
 
     fn search_object(
@@ -161,6 +164,8 @@ impl<'r> SecretSearch<'r> {
         under: ParentKey,
         depth: u32,
     ) -> Result<(), ProjectError> {
+        // A container runs its `args` after its `command`, and documents have them in either order.
+        let (mut after_command, mut args) = (NextElement::default(), Vec::new());
         scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
             let within = matches.step_into(PathToken::Key(&name));
@@ -178,10 +183,23 @@ impl<'r> SecretSearch<'r> {
                 }
                 _ if is_secret => self.take(scanner)?,
                 b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth + 1)?,
+                b'[' if name == "command" => {
+                    let next = NextElement::default();
+                    after_command =
+                        self.search_list(scanner, &within, ParentKey::Command, depth + 1, next)?;
+                }
+                b'[' if name == "args" => {
+                    args.push((scanner.clone(), within));
+                    scanner.skip_any_value()?;
+                }
                 _ => self.search_value(scanner, &within, self.meaning_under(&name, depth), depth + 1)?,
             }
             Ok(ScanFlow::Next)
-        })
+        })?;
+        for (mut scanner, within) in args {
+            self.search_list(&mut scanner, &within, ParentKey::Command, depth + 1, after_command)?;
+        }
+        Ok(())
     }
 
     /// One named value: `{"name": …, "value": …}`, in any order. If the name occurs twice, it is secret if
@@ -208,6 +226,9 @@ impl<'r> SecretSearch<'r> {
                     if self.is_secret_setting(&name) {
                         self.add(start..scanner.position(), false);
                     }
+                }
+                _ if self.is_secret_setting(&name) && self.within > 0 && is_selector(scanner) => {
+                    scanner.skip_any_value()?;
                 }
                 _ if self.is_secret_setting(&name) => self.take(scanner)?,
                 "value" | "Value" | "VALUE" => {
@@ -351,6 +372,27 @@ impl<'r> SecretSearch<'r> {
     }
 }
 
+/// Whether an object only says which key of which Secret has the value: `{"name": …, "key": …}`.
+fn is_selector(scanner: &JsonScanner<'_>) -> bool {
+    let (mut scanner, mut texts) = (scanner.clone(), 0);
+    if scanner.peek_byte() != b'{' {
+        return false;
+    }
+    let read = scanner.for_each_member(|key, scanner| {
+        match (&*key.decode()?, scanner.peek_byte()) {
+            ("name" | "key", b'"') => texts += 1,
+            ("optional", b't' | b'f') => {}
+            _ => {
+                texts = 0;
+                return Ok(ScanFlow::Enough);
+            }
+        }
+        scanner.skip_any_value()?;
+        Ok(ScanFlow::Next)
+    });
+    read.is_ok() && texts == 2
+}
+
 /// The meaning of a value under a key. Keys of a `ConfigMap` are names, too.
 pub(super) fn meaning_under_key(kind: Option<&str>, key: &str, depth: u32) -> ParentKey {
     let is_config_map = || kind.is_none_or(|kind| kind == "ConfigMap");
@@ -358,8 +400,9 @@ pub(super) fn meaning_under_key(kind: Option<&str>, key: &str, depth: u32) -> Pa
         "env" | "envVars" | "env_vars" | "parameters" => ParentKey::Environment,
         "sparkConf" | "hadoopConf" | "rayStartParams" => ParentKey::Environment,
         "headers" | "httpHeaders" | "volumeAttributes" | "options" => ParentKey::Variables,
-        "command" | "args" | "kubernetes.io/change-cause" => ParentKey::Command,
-        "arguments" | "entrypoint" | "javaOptions" | "runtimeEnvYAML" | "source" => ParentKey::Command,
+        "command" | "args" | "mountOptions" | "kubernetes.io/change-cause" => ParentKey::Command,
+        "javaOptions" => ParentKey::Environment,
+        "arguments" | "entrypoint" | "runtimeEnvYAML" | "source" => ParentKey::Command,
         "data" | "binaryData" if depth == 0 && is_config_map() => ParentKey::Variables,
         _ => ParentKey::Other,
     }

@@ -37,6 +37,29 @@ fn a_name_or_a_scheme_at_the_end_of_an_element_says_that_the_next_one_is_a_secre
 }
 
 #[test]
+fn the_arguments_of_a_container_go_on_where_its_command_ends_whichever_the_document_has_first() {
+    let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
+    let shown = |command: &[&str], args: &[&str], has_args_first: bool| {
+        let (command, args) = (json!(command), json!(args));
+        let document = match has_args_first {
+            true => format!(r#"{{"args":{args},"command":{command}}}"#),
+            false => format!(r#"{{"command":{command},"args":{args}}}"#),
+        };
+        let shown = rules.redact_document(document.as_bytes(), |_| "0".into()).unwrap();
+        shown.map_or(document, |shown| String::from_utf8(shown).unwrap())
+    };
+    for has_args_first in [true, false] {
+        let script = shown(&["/bin/sh", "-c"], &["TOKEN=hush run --epochs 3"], has_args_first);
+        assert!(!script.contains("hush") && script.contains("run --epochs 3"), "{script}");
+        let flag = shown(&["run", "--token"], &["hush", "--epochs"], has_args_first);
+        assert!(!flag.contains("hush") && flag.contains("--epochs"), "{flag}");
+    }
+    let twice = r#"{"args":["--token=hush1"],"args":["--token=hush2"]}"#;
+    let twice = rules.redact_document(twice.as_bytes(), |_| "0".into()).unwrap().unwrap();
+    assert!(!String::from_utf8(twice).unwrap().contains("hush"));
+}
+
+#[test]
 fn words_of_one_time_passwords_and_signatures_are_secrets_by_default() {
     let rules = RedactionSpec::default().compile_redaction_rules().unwrap();
     for name in [

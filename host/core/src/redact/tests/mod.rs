@@ -4,6 +4,7 @@ mod elements;
 mod forms;
 mod hostile;
 mod kinds;
+mod marked;
 #[cfg(target_os = "linux")]
 mod nested;
 mod repeats;
