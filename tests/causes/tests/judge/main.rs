@@ -306,6 +306,22 @@ fn causes_of_histories_that_were_written_by_hand_are_right() {
     HalfJudgement::of(Selection::ByHand).assert_judged_right();
 }
 
+#[test]
+fn each_claim_of_a_sentence_rests_on_states_of_its_history() {
+    for selection in [Selection::Open, Selection::HeldOut, Selection::ByHand] {
+        for history in recorded(selection).expect("recorded histories") {
+            let witnessed = WitnessedHistory::of(&history);
+            let states = witnessed.states.iter().chain(&witnessed.related).map(|state| state.seq);
+            let known: BTreeSet<_> = states.chain(witnessed.events.iter().map(|event| event.seq)).collect();
+            let why = witnessed.why();
+            for claim in &why.claims {
+                let is_of_history = claim.seqs.iter().all(|seq| known.contains(seq));
+                assert!(is_of_history && !claim.seqs.is_empty(), "{}: {claim:?}", history.header.name);
+            }
+        }
+    }
+}
+
 /// A fact that is not told misleads nobody, and its recall is in the reference.
 #[test]
 fn facts_beside_the_cause_are_told_rightly_or_not_at_all() {

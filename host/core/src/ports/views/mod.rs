@@ -46,7 +46,7 @@ pub use crate::status::story::mutes::{MuteRequest, MuteView, MutedView};
 pub use crate::status::story::reports::ReportView;
 pub use crate::status::story::why::{
     Cause, CauseKind, ContainerRole, DocumentsBySeq, ExplainedStates, FailedContainer, Outcome, PodCoverage,
-    WhyView, signal_name, signal_number,
+    SentenceClaim, WhyView, signal_name, signal_number,
 };
 
 /// A one-time login: the page `/login/once?code=CODE` takes the code once, and signs the browser in.

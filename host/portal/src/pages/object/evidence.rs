@@ -1,42 +1,52 @@
-//! Links the sentence about an object to the states that it rests on.
+//! Links each claim of the sentence about an object to the states that it rests on.
 
-use kubewitness_core::views::{Cause, WhyView};
+use kubewitness_core::Seq;
+use kubewitness_core::views::{SentenceClaim, WhyView};
 use maud::{Markup, html};
 
-/// The state of the cause, and those of other pods that failed.
-pub(super) fn render_evidence_links(why: &WhyView) -> Markup {
+/// The sentence. Each claim is a link to its state, and is followed by the numbers of the others that it rests on.
+pub(super) fn render_sentence(why: &WhyView) -> Markup {
     html! {
-        @if let Some(cause) = &why.cause { (render_link(cause, "The state that this rests on")) }
-        @for other in &why.also {
-            (render_link(other, &format!("The state of another pod: {}", other.kind.as_str().replace('-', " "))))
+        @for (index, claim) in why.claims.iter().enumerate() {
+            @if index > 0 { ", " }
+            (render_claim(claim))
+        }
+        @if !why.doubt.is_empty() { " (" (why.doubt) ")" }
+        "."
+    }
+}
+
+fn render_claim(claim: &SentenceClaim) -> Markup {
+    let link = |seq: Seq, text: &str| html! { a href={ "/states/" (seq) } title={ "Rests on state " (seq) } { (text) } };
+    html! {
+        @match &claim.seqs[..] {
+            [] => (claim.text),
+            [first, others @ ..] => {
+                (link(*first, &claim.text))
+                @for other in others { " " sup { (link(*other, &other.to_string())) } }
+            }
         }
     }
 }
 
-fn render_link(cause: &Cause, title: &str) -> Markup {
-    html! { " " a href={ "/states/" (cause.seq) } title=(title) { "State " (cause.seq) } }
-}
-
 #[cfg(test)]
 mod tests {
-    use kubewitness_core::views::CauseKind;
-
     use super::*;
 
     #[test]
-    fn the_cause_and_each_other_pod_lead_to_their_states() {
-        let of = |kind, seq| Cause { kind, seq, ..Cause::default() };
+    fn each_claim_leads_to_the_states_that_it_rests_on() {
+        let claim = |text: &str, seqs: &[Seq]| SentenceClaim { text: text.into(), seqs: seqs.into() };
         let why = WhyView {
-            cause: Some(of(CauseKind::OutOfMemory, 12)),
-            also: vec![of(CauseKind::ExitCode, 31)],
+            claims: vec![claim("Ran 3 s", &[12]), claim("<b>", &[]), claim("failed", &[14, 31])],
+            doubt: "perhaps".into(),
             ..WhyView::default()
         };
-        let links = render_evidence_links(&why).into_string();
-        assert!(links.contains("href=\"/states/12\" title=\"The state that this rests on\""), "{links}");
-        assert!(
-            links.contains("href=\"/states/31\" title=\"The state of another pod: exit code\""),
-            "{links}"
+        let sentence = render_sentence(&why).into_string();
+        assert_eq!(
+            sentence,
+            "<a href=\"/states/12\" title=\"Rests on state 12\">Ran 3 s</a>, &lt;b&gt;, \
+             <a href=\"/states/14\" title=\"Rests on state 14\">failed</a> \
+             <sup><a href=\"/states/31\" title=\"Rests on state 31\">31</a></sup> (perhaps)."
         );
-        assert_eq!(render_evidence_links(&WhyView::default()).into_string(), "");
     }
 }

@@ -53,6 +53,9 @@ const STATES: usize = 2000;
 const GAPS: usize = 200;
 /// The page refreshes after this many seconds, even without a new state.
 const REFRESH_SECONDS: u32 = 10;
+/// The same while it goes on and its durations are in seconds: those of a state that is younger than this.
+const REFRESH_SECONDS_OF_YOUNG: u32 = 1;
+const YOUNG_MS: u64 = 60_000;
 
 /// The query of an object's page.
 #[derive(Clone, Copy)]
@@ -147,8 +150,7 @@ pub(super) async fn page(
         after,
         uid: Some(uid.clone()),
         owner: last.owner.as_ref().map(|owner| owner.uid.clone()),
-        // Reports of plugins arrive without a state.
-        refresh_seconds: Some(REFRESH_SECONDS),
+        refresh_seconds: Some(refresh_seconds(&view, SystemClock::default().now_ms())),
         ..NewsFilter::default()
     };
     if let Some(versions) = &notes.versions {
@@ -169,7 +171,7 @@ pub(super) async fn page(
     let content = html! {
         (render_crumbs(object))
         div.head { h1 { (object.name) } (render_how_it_ended(last)) }
-        @if let Some(why) = why { p.story #why { (why.sentence) "." (evidence::render_evidence_links(why)) } }
+        @if let Some(why) = why { p.story #why { (evidence::render_sentence(why)) } }
         p.lead { (render_status_reason(&story::last_work_status(last))) }
         (moment) (render_cut_link(&view, asked))
         (render_facts(first, last, view.states.len(), missing, &told, view.next.is_some_and(|next| next.states > 0)))
@@ -194,6 +196,16 @@ pub(super) async fn page(
         (render_tables(&view, table))
     };
     Ok(PageContent::new(name.clone(), "/", content).with_live_news(news).into_response())
+}
+
+/// Reports of plugins arrive without a state, and durations grow without one.
+fn refresh_seconds(view: &TimelineView, now_ms: u64) -> u32 {
+    let goes_on = view.states.last().is_some_and(|last| last.change != Change::Gone && !last.status.terminal);
+    let mut states = view.states.iter().chain(&view.related);
+    match goes_on && states.any(|state| state.observed_ms.saturating_add(YOUNG_MS) > now_ms) {
+        true => REFRESH_SECONDS_OF_YOUNG,
+        false => REFRESH_SECONDS,
+    }
 }
 
 /// Links to the lists that contain it.

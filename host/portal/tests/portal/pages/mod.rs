@@ -513,7 +513,12 @@ async fn an_objects_story_is_a_picture_and_a_table() {
 async fn an_objects_story_is_told_in_words_and_two_of_its_states_can_be_chosen() {
     let portal = portal(FakeViews::default());
     let text = get(&portal, "/objects/uid-train").await.text;
-    assert!(text.contains("<p class=\"story\" id=\"why\">Waited "), "{text}");
+    assert!(
+        text.contains(
+            "<p class=\"story\" id=\"why\"><a href=\"/states/1\" title=\"Rests on state 1\">Waited "
+        ),
+        "{text}"
+    );
     assert!(text.contains("<title>audit: dead at position 3</title>"), "who was told is drawn: {text}");
     assert!(
         text.contains("audit: delivered at position 1") && text.contains("audit: waiting at position 18")
@@ -534,7 +539,7 @@ async fn health_is_one_page_with_a_verdict() {
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    assert!(text.contains(" of 3 plugins</a> failed or degraded"), "what is wrong leads to its page: {text}");
+    assert!(text.contains(" of 3 plugins</a> need"), "what is wrong leads to its page: {text}");
 }
 
 #[tokio::test]

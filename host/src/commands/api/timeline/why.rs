@@ -4,7 +4,7 @@ use anyhow::bail;
 use kubewitness_core::shorten_text;
 use kubewitness_core::story::duration_text;
 use kubewitness_core::views::{
-    Cause, ContainerRole, EventView, TimelineQuery, TimelineView, WhyView, signal_name,
+    Cause, ContainerRole, EventView, SentenceClaim, TimelineQuery, TimelineView, WhyView, signal_name,
 };
 use serde::Serialize;
 
@@ -59,6 +59,10 @@ pub async fn run_why(args: WhyArgs) -> CommandResult {
 
 fn text(view: &TimelineView, why: &WhyView, evidence: &CauseEvidence, wide: bool) -> String {
     let mut text = format!("{}.\n", print::clean_line(&why.sentence));
+    if wide && !why.claims.is_empty() {
+        text.push('\n');
+        text.push_str(&claims_table(&why.claims));
+    }
     if let Some(cause) = &why.cause {
         text.push('\n');
         text.push_str(&known_facts(cause));
@@ -75,6 +79,16 @@ fn text(view: &TimelineView, why: &WhyView, evidence: &CauseEvidence, wide: bool
         text.push_str(&warnings_table(&warnings[warnings.len().saturating_sub(SHOWN)..], wide));
     }
     text
+}
+
+/// Each claim of the sentence, with the states that it rests on.
+fn claims_table(claims: &[SentenceClaim]) -> String {
+    let mut table = TextTable::new(&["CLAIM", "STATES"]).with_whole_cells(true);
+    for claim in claims {
+        let seqs: Vec<_> = claim.seqs.iter().map(ToString::to_string).collect();
+        table.push_row(vec![claim.text.clone(), seqs.join(", ")]);
+    }
+    table.render()
 }
 
 /// One line for each known fact about the cause.
@@ -173,6 +187,15 @@ mod tests {
         let told = text(&TimelineView::default(), &why, &CauseEvidence::default(), false);
         let row = told.lines().find(|line| line.starts_with("exit-code")).unwrap_or_default();
         assert!(row.contains("pod/train-1") && row.ends_with("4711"), "{told}");
+    }
+
+    #[test]
+    fn a_wide_answer_names_the_states_of_each_claim() {
+        let claims = vec![SentenceClaim { text: "Ran 3 s".into(), seqs: vec![4711, 4713] }];
+        let why = WhyView { sentence: "Ran 3 s".into(), claims, ..WhyView::default() };
+        let text = |wide| text(&TimelineView::default(), &why, &CauseEvidence::default(), wide);
+        assert!(text(true).contains("\nRan 3 s   4711, 4713\n"), "{}", text(true));
+        assert!(!text(false).contains("4711"));
     }
 
     #[test]

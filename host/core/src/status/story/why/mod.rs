@@ -35,6 +35,9 @@ use crate::status::phase;
 /// Pods whose documents one explanation reads: at most two of each, so this also bounds its time.
 const PODS_READ: usize = 12;
 
+/// How many states one claim names.
+const STATES_NAMED: usize = 8;
+
 /// The group of Kueue's kinds.
 pub(super) const KUEUE: &str = "kueue.x-k8s.io";
 
@@ -183,11 +186,31 @@ pub struct Cause {
     pub seq: Seq,
 }
 
+/// One claim of a sentence, and the states that it rests on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SentenceClaim {
+    pub text: String,
+    /// The positions of the states, the most important one first.
+    pub seqs: Vec<Seq>,
+}
+
+impl SentenceClaim {
+    fn new(text: impl Into<String>, seqs: impl IntoIterator<Item = Seq>) -> Self {
+        let mut known = BTreeSet::new();
+        let seqs = seqs.into_iter().filter(|seq| known.insert(*seq)).take(STATES_NAMED).collect();
+        Self { text: text.into(), seqs }
+    }
+}
+
 /// The answer to "why": a sentence, and the same in fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "Why"))]
 pub struct WhyView {
     pub sentence: String,
+    /// The claims of the sentence, in its order: joined by commas, they are the sentence without its doubt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<SentenceClaim>,
     pub outcome: Outcome,
     /// Left out where nothing went wrong and nothing is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -259,7 +282,8 @@ impl<'a> ExplainedStates<'a> {
         let doubt = self.doubt_text(outcome, cause.as_ref());
         let mut why = WhyView { outcome, cause, also, doubt, ..WhyView::default() };
         let index_attempt = attempts.used_of(why.cause.as_ref());
-        why.sentence = sentence::explain_in_sentences(self, &owner, index_attempt, &why, now_ms);
+        why.claims = sentence::claims_of(self, &owner, index_attempt, &why, now_ms);
+        why.sentence = sentence::join_claims(&why.claims, &why.doubt);
         why
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use super::sentence::MESSAGE_BYTES;
 use super::{Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, pod_end, waits};
 use crate::model::fault::shorten_text;
-use crate::state::{Change, ObjectRef, State, Status};
+use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::phase;
 
 /// Kueue's reason for taking back a Workload whose pods were not ready in time.
@@ -43,9 +43,11 @@ fn is_not_ready_in_time(workload: &State) -> bool {
     workload.status.phase == phase::PREEMPTED && workload.status.reason == NOT_READY_IN_TIME
 }
 
-/// The reason of Kueue if it took the workload back before the owner ran, and not for another one.
-pub(super) fn eviction_before_run<'a>(story: &ExplainedStates<'a>) -> Option<&'a str> {
-    newest_workload(story).filter(|workload| is_not_ready_in_time(workload)).map(|it| &*it.status.reason)
+/// The reason of Kueue if it took the workload back before the owner ran, and not for another one, with the state that
+/// says so.
+pub(super) fn eviction_before_run<'a>(story: &ExplainedStates<'a>) -> Option<(&'a str, Seq)> {
+    let workload = newest_workload(story).filter(|workload| is_not_ready_in_time(workload))?;
+    Some((&workload.status.reason, workload.seq))
 }
 
 /// The wait that the workload causes; `None` once it is admitted.

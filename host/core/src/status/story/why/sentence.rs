@@ -1,13 +1,16 @@
-//! Renders an explanation as one sentence.
+//! Renders an explanation as one sentence, made of claims. Each claim knows the states that it rests on, so that a reader
+//! can look at them.
 
 use super::documents::OwnerDocument;
 use super::pod_end::signal_name;
 use super::queue;
-use super::wait_times::{WaitReason, WaitTimes};
+use super::wait_times::{MeasuredWait, WaitReason, WaitTimes};
 use super::waits::{self, InterruptionKind, RunInterruption};
-use super::{Cause, CauseKind, ExplainedStates, FailedContainer, Outcome, WhyView, last_work_status};
+use super::{
+    Cause, CauseKind, ExplainedStates, FailedContainer, Outcome, SentenceClaim, WhyView, last_work_status,
+};
 use crate::model::fault::shorten_text;
-use crate::state::{Change, Status};
+use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
 use crate::status::story::{PhaseTimes, duration_text};
 
@@ -17,26 +20,29 @@ pub(super) const MESSAGE_BYTES: usize = 240;
 const NOTED_MS: u64 = 1_000;
 
 /// `index_attempt` is the attempt of the index whose pod is the cause, if each index has a limit of its own.
-pub(super) fn explain_in_sentences(
+pub(super) fn claims_of(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
     index_attempt: Option<u32>,
     why: &WhyView,
     now_ms: u64,
-) -> String {
-    let Some(last) = story.last_state() else { return String::new() };
+) -> Vec<SentenceClaim> {
+    let Some(last) = story.last_state() else { return Vec::new() };
     let (status, times) = (last_work_status(last), PhaseTimes::of(story.states, now_ms));
     let waits = WaitTimes::of(story, owner, now_ms);
     let mut parts = Vec::new();
     let waits_now = waits.is_waiting && matches!(why.outcome, Outcome::Waiting | Outcome::Running);
     parts.extend(waiting_clause_of("waited", &waits.first, waits_now && !waits.has_begun));
     let silent_run = waits::silent_run(story);
-    let silent_ms = silent_run.map_or(0, |(from_ms, to_ms)| to_ms.unwrap_or(now_ms).saturating_sub(from_ms));
+    let silent_ms =
+        silent_run.map_or(0, |(begin, to_ms)| to_ms.unwrap_or(now_ms).saturating_sub(begin.observed_ms));
     let running_ms = times.running_ms.max(silent_ms);
     if running_ms > 0 {
         let says_so = last.status.phase == phase::RUNNING && last.change == Change::Present;
         let runs = says_so || silent_run.is_some() && why.outcome == Outcome::Running;
-        parts.push(format!("{} {}", if runs { "has run for" } else { "ran" }, duration_text(running_ms)));
+        let text = format!("{} {}", if runs { "has run for" } else { "ran" }, duration_text(running_ms));
+        let began = first_run(story).or(silent_run.map(|(begin, _)| begin));
+        parts.push(SentenceClaim::new(text, began.map(|state| state.seq)));
     }
     let interruptions = waits::run_interruptions(story, now_ms);
     parts.extend(interruption_clauses(story, &interruptions));
@@ -52,27 +58,46 @@ pub(super) fn explain_in_sentences(
     };
     let are_told = scene.attempts.is_some();
     parts.extend(end_clauses(&scene, &status, why));
-    parts.extend(attempts.filter(|_| !are_told).map(|attempts| attempts.current()));
+    let attempts = attempts.filter(|_| !are_told);
+    parts.extend(attempts.map(|attempts| SentenceClaim::new(attempts.current(), newest_status(story))));
+    let by_last = |text: &str| SentenceClaim::new(text, [last.seq]);
     match last.change {
-        Change::Gone if why.outcome != Outcome::Deleted => parts.push("deleted since".to_owned()),
-        Change::Left => parts.push("no longer watched".to_owned()),
+        Change::Gone if why.outcome != Outcome::Deleted => parts.push(by_last("deleted since")),
+        Change::Left => parts.push(by_last("no longer watched")),
         _ => {}
     }
-    let gaps = story.states.iter().filter(|state| state.change == Change::Gap).count();
-    if gaps > 0 {
-        parts.push(format!("{gaps} {} in the history", if gaps == 1 { "gap" } else { "gaps" }));
+    let gaps = story.states.iter().filter(|state| state.change == Change::Gap).map(|state| state.seq);
+    let count = gaps.clone().count();
+    if count > 0 {
+        let text = format!("{count} {} in the history", if count == 1 { "gap" } else { "gaps" });
+        parts.push(SentenceClaim::new(text, gaps));
     }
-    let sentence = capitalize_first(&parts.join(", "));
-    match why.doubt.is_empty() {
+    if let Some(first) = parts.first_mut() {
+        first.text = capitalize_first(&first.text);
+    }
+    parts
+}
+
+/// The sentence of these claims.
+pub(super) fn join_claims(claims: &[SentenceClaim], doubt: &str) -> String {
+    let texts: Vec<_> = claims.iter().map(|claim| claim.text.as_str()).collect();
+    let sentence = texts.join(", ");
+    match doubt.is_empty() {
         true => sentence,
-        false => format!("{sentence} ({})", why.doubt),
+        false => format!("{sentence} ({doubt})"),
     }
+}
+
+/// The state in which an object that says so first ran.
+fn first_run<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
+    let mut states = story.states.iter().map(|state| &**state);
+    states.find(|state| state.status.phase == phase::RUNNING && state.status.reason != "FailureTarget")
 }
 
 /// The clause that says how it ended, or what it waits for.
 pub(super) fn headline_clause(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> String {
     let clauses = end_clauses(&ClauseScene::of(story), status, why);
-    capitalize_first(clauses.first().map(String::as_str).unwrap_or_default())
+    capitalize_first(clauses.first().map(|claim| claim.text.as_str()).unwrap_or_default())
 }
 
 /// The facts that the clauses of one sentence share.
@@ -146,13 +171,15 @@ impl AttemptCount {
 }
 
 /// How long it waited for each thing: `has waited 3 s for a node and 9 s to start`.
-fn waiting_clause_of(verb: &str, waits: &[(WaitReason, u64)], goes_on: bool) -> Option<String> {
-    let noted = waits.iter().filter(|(_, took)| *took >= NOTED_MS);
-    let each = noted
-        .map(|(wait, took)| format!("{} {}", duration_text(*took), waited_for(*wait)).trim_end().to_owned());
-    let each: Vec<_> = each.collect();
+fn waiting_clause_of(verb: &str, waits: &[MeasuredWait], goes_on: bool) -> Option<SentenceClaim> {
+    let noted = waits.iter().filter(|wait| wait.took_ms >= NOTED_MS);
+    let in_words = |wait: &MeasuredWait| {
+        format!("{} {}", duration_text(wait.took_ms), waited_for(wait.reason)).trim_end().to_owned()
+    };
+    let each: Vec<_> = noted.clone().map(in_words).collect();
     let has = if goes_on { "has " } else { "" };
-    (!each.is_empty()).then(|| format!("{has}{verb} {}", join_with_and(&each)))
+    let text = || format!("{has}{verb} {}", join_with_and(&each));
+    (!each.is_empty()).then(|| SentenceClaim::new(text(), noted.map(|wait| wait.seq)))
 }
 
 fn waited_for(wait: WaitReason) -> &'static str {
@@ -169,70 +196,99 @@ fn waited_for(wait: WaitReason) -> &'static str {
 }
 
 /// Interruptions after the first run, such as how often it was preempted.
-fn interruption_clauses(story: &ExplainedStates<'_>, interruptions: &[RunInterruption<'_>]) -> Vec<String> {
-    let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), 0);
+fn interruption_clauses(
+    story: &ExplainedStates<'_>,
+    interruptions: &[RunInterruption<'_>],
+) -> Vec<SentenceClaim> {
+    let (mut preempted, mut evicted, mut suspended) = (Vec::new(), Vec::new(), Vec::new());
     for interruption in interruptions {
         match interruption.kind {
-            InterruptionKind::Preempted => preempted.push(interruption.message),
-            InterruptionKind::Evicted => evicted.push(interruption.message),
-            InterruptionKind::Suspended => suspended += 1,
+            InterruptionKind::Preempted => preempted.push((interruption.message, interruption.seq)),
+            InterruptionKind::Evicted => evicted.push((interruption.message, interruption.seq)),
+            InterruptionKind::Suspended => suspended.push(interruption.seq),
         }
     }
     let mut parts = Vec::new();
     match &preempted[..] {
         [] => {}
-        [message] => {
-            parts.push(format!("was preempted{}", queue::preemption_clause(message, story.preemptors)));
+        [(message, seq)] => {
+            let whom = queue::preemption_clause(message, story.preemptors);
+            parts.push(SentenceClaim::new(format!("was preempted{whom}"), [*seq]));
         }
-        more => parts.push(format!("was preempted {} times", more.len())),
+        more => {
+            let text = format!("was preempted {} times", more.len());
+            parts.push(SentenceClaim::new(text, more.iter().map(|(_, seq)| *seq)));
+        }
     }
-    if let Some(reason) = evicted.last().copied().or(queue::eviction_before_run(story)) {
-        parts.push(format!("was taken back by its queue ({reason})"));
+    if let Some((reason, seq)) = evicted.last().copied().or(queue::eviction_before_run(story)) {
+        parts.push(SentenceClaim::new(format!("was taken back by its queue ({reason})"), [seq]));
     }
-    if suspended > 0 {
-        parts.push("was suspended".to_owned());
+    if !suspended.is_empty() {
+        parts.push(SentenceClaim::new("was suspended", suspended));
     }
     parts
 }
 
 /// The clauses that say how it ended, or what it waits for.
-fn end_clauses(scene: &ClauseScene<'_>, status: &Status, why: &WhyView) -> Vec<String> {
-    let mut parts = Vec::new();
-    match (why.outcome, &why.cause) {
-        (Outcome::Succeeded, _) => parts.push("succeeded".to_owned()),
+fn end_clauses(scene: &ClauseScene<'_>, status: &Status, why: &WhyView) -> Vec<SentenceClaim> {
+    let end = end_clause(scene, status, why)
+        .map(|text| SentenceClaim::new(text, end_states(scene.story, status, why).into_iter().flatten()));
+    let others: Vec<_> = why.also.iter().map(in_short).collect();
+    let before = if why.cause.is_some() { "other pods" } else { "pods that failed" };
+    let others = (!others.is_empty()).then(|| {
+        let text = format!("{before}: {}", join_with_and(&others));
+        SentenceClaim::new(text, why.also.iter().map(|cause| cause.seq))
+    });
+    end.into_iter().chain(others).collect()
+}
+
+/// The states that the clause about the end rests on: that of the cause, and that of the object itself.
+fn end_states(story: &ExplainedStates<'_>, status: &Status, why: &WhyView) -> [Option<Seq>; 2] {
+    let by_cause = why.cause.as_ref().map(|cause| cause.seq).filter(|seq| *seq > 0);
+    let own = newest_status(story);
+    match why.outcome {
+        Outcome::Deleted => [story.last_state().map(|state| state.seq), None],
+        Outcome::Running if status.phase == phase::RESTARTING => [own, None],
+        // The object itself says that it has failed, and how often.
+        Outcome::Failed => [by_cause, own],
+        Outcome::Waiting if super::is_failing(status) => [by_cause, own],
+        _ => [by_cause.or(own), None],
+    }
+}
+
+/// The state with the last status that describes the object's work.
+fn newest_status(story: &ExplainedStates<'_>) -> Option<Seq> {
+    story.newest_version().or(story.last_state()).map(|state| state.seq)
+}
+
+fn end_clause(scene: &ClauseScene<'_>, status: &Status, why: &WhyView) -> Option<String> {
+    Some(match (why.outcome, &why.cause) {
+        (Outcome::Succeeded, _) => "succeeded".to_owned(),
         (Outcome::Failed, Some(cause)) => {
             let words = match cause.kind {
                 CauseKind::Unknown => given_up_clause(status, cause),
                 _ => failure_clause(cause, scene),
             };
-            parts.push(format!("failed{}: {words}", scene.after_attempts()));
+            format!("failed{}: {words}", scene.after_attempts())
         }
-        (Outcome::Failed, None) => parts.push(format!("failed{}", scene.after_attempts())),
+        (Outcome::Failed, None) => format!("failed{}", scene.after_attempts()),
         (Outcome::Deleted, Some(cause)) if cause.kind == CauseKind::Unknown => {
-            parts.push("is gone, and how it ended is not known".to_owned());
+            "is gone, and how it ended is not known".to_owned()
         }
-        (Outcome::Deleted, _) => parts.push("was deleted before its end".to_owned()),
+        (Outcome::Deleted, _) => "was deleted before its end".to_owned(),
         (Outcome::Waiting, Some(cause)) if super::is_failing(status) => {
-            parts.push(format!("is about to fail: {}", failure_clause(cause, scene)));
+            format!("is about to fail: {}", failure_clause(cause, scene))
         }
-        (Outcome::Waiting, Some(cause)) => parts.push(waiting_clause(cause, scene)),
+        (Outcome::Waiting, Some(cause)) => waiting_clause(cause, scene),
         (Outcome::Waiting, None) => {
             let has_run = scene.story.states.iter().any(|state| state.status.phase == phase::RUNNING);
             let words = if has_run { "has not started again yet" } else { "has not started yet" };
-            parts.push(words.to_owned());
+            words.to_owned()
         }
-        (Outcome::Running, _) if status.phase == phase::RESTARTING => {
-            parts.push("is being started again".to_owned());
-        }
-        (Outcome::Running, Some(cause)) => parts.push(waiting_clause(cause, scene)),
-        (Outcome::Running, None) => {}
-    }
-    let others: Vec<_> = why.also.iter().map(in_short).collect();
-    if !others.is_empty() {
-        let before = if why.cause.is_some() { "other pods" } else { "pods that failed" };
-        parts.push(format!("{before}: {}", join_with_and(&others)));
-    }
-    parts
+        (Outcome::Running, _) if status.phase == phase::RESTARTING => "is being started again".to_owned(),
+        (Outcome::Running, Some(cause)) => waiting_clause(cause, scene),
+        (Outcome::Running, None) => return None,
+    })
 }
 
 fn failure_clause(cause: &Cause, scene: &ClauseScene<'_>) -> String {

@@ -94,7 +94,19 @@ impl WitnessedJob {
     fn why(&self) -> WhyView {
         let wanted = self.story().documents_wanted();
         let documents = wanted.into_iter().map(|seq| (seq, self.documents[&seq].clone())).collect();
-        self.story().explain_object(&documents, NEW_YEAR + 100 * SECOND)
+        let why = self.story().explain_object(&documents, NEW_YEAR + 100 * SECOND);
+        self.assert_claims_rest_on_states(&why);
+        why
+    }
+
+    fn assert_claims_rest_on_states(&self, why: &WhyView) {
+        let states = self.states.iter().chain(&self.related).map(|state| state.seq);
+        let known: BTreeSet<_> = states.chain(self.events.iter().map(|event| event.seq)).collect();
+        for claim in &why.claims {
+            assert!(!claim.seqs.is_empty(), "nothing says: {}", claim.text);
+            assert!(claim.seqs.iter().all(|seq| known.contains(seq)), "{claim:?} of {known:?}");
+        }
+        assert_eq!(sentence::join_claims(&why.claims, &why.doubt), why.sentence);
     }
 
     fn sentence_without_documents(&self) -> String {

@@ -9,19 +9,27 @@ use std::collections::BTreeMap;
 use super::documents::OwnerDocument;
 use super::waits::{self, HELD};
 use super::{CauseKind, ExplainedStates, is_pod, is_workload, pod_end, queue};
-use crate::state::{Change, State};
+use crate::state::{Change, Seq, State};
 use crate::status::phase;
 
 /// The reason of a wait. `None` stands for starting up: images, volumes, init containers.
 pub(super) type WaitReason = Option<CauseKind>;
 
+/// How long an object waited for one thing.
+pub(super) struct MeasuredWait {
+    pub reason: WaitReason,
+    pub took_ms: u64,
+    /// The state in which it began to wait for it.
+    pub seq: Seq,
+}
+
 /// How long an object waited for each thing, in the order in which it began to wait for them.
 #[derive(Default)]
 pub(super) struct WaitTimes {
     /// Before the object first ran.
-    pub first: Vec<(WaitReason, u64)>,
+    pub first: Vec<MeasuredWait>,
     /// Between its runs, and since the last one.
-    pub again: Vec<(WaitReason, u64)>,
+    pub again: Vec<MeasuredWait>,
     pub has_begun: bool,
     /// The last of these waits goes on.
     pub is_waiting: bool,
@@ -92,7 +100,7 @@ impl WaitTimes {
     pub fn of(story: &ExplainedStates<'_>, owner: &OwnerDocument, now_ms: u64) -> Self {
         let knows_queue = story.related.iter().any(|state| is_workload(&state.object));
         let has_queue = waits::has_queue(story, owner) || !waits::pods_taken_back(story).is_empty();
-        let silent_from = waits::silent_run(story).map(|(from_ms, _)| from_ms);
+        let silent_from = waits::silent_run(story).map(|(begin, _)| begin.observed_ms);
         let changes = changes_in_order(story);
         let ends = changes.iter().skip(1).map(|(next, _)| next.observed_ms).chain([now_ms]);
         let (mut times, mut moment) = (Self::default(), WaitingMoment::default());
@@ -111,17 +119,17 @@ impl WaitTimes {
             times.is_waiting =
                 !has_ended && !runs_silently && (!times.has_begun || moment.waits_again(own, reason));
             if times.is_waiting {
-                times.add(reason, end.saturating_sub(state.observed_ms));
+                times.add(reason, end.saturating_sub(state.observed_ms), state.seq);
             }
         }
         times
     }
 
-    fn add(&mut self, reason: WaitReason, took: u64) {
+    fn add(&mut self, reason: WaitReason, took_ms: u64, seq: Seq) {
         let waits = if self.has_begun { &mut self.again } else { &mut self.first };
-        match waits.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, sum)) => *sum += took,
-            None if took > 0 => waits.push((reason, took)),
+        match waits.iter_mut().find(|wait| wait.reason == reason) {
+            Some(wait) => wait.took_ms += took_ms,
+            None if took_ms > 0 => waits.push(MeasuredWait { reason, took_ms, seq }),
             None => {}
         }
     }

@@ -6,7 +6,7 @@ use super::documents::{OwnerDocument, PodDocument};
 use super::{
     Cause, CauseKind, DocumentsBySeq, ExplainedStates, is_workload, last_work_status, pod_end, queue,
 };
-use crate::state::{Change, ObjectRef, State, Status};
+use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::phase;
 use crate::status::story::events::EventView;
 
@@ -147,6 +147,8 @@ pub(super) struct RunInterruption<'a> {
     pub kind: InterruptionKind,
     /// The cluster's message about a preemption, or the reason of an eviction.
     pub message: &'a str,
+    /// The state that says so.
+    pub seq: Seq,
 }
 
 /// The phases of an object that is held back.
@@ -234,21 +236,27 @@ fn run_interruption<'a>(
     let taken_back = workloads
         .filter(|state| state.status.phase == phase::PREEMPTED)
         .find(|state| state.observed_ms > ran_from && state.observed_ms < until_ms);
-    let (kind, message) = match taken_back {
-        Some(workload) if queue::is_deactivated(workload) => (InterruptionKind::Suspended, ""),
-        Some(workload) if queue::is_preempted(workload) => {
-            (InterruptionKind::Preempted, &*workload.status.message)
-        }
-        Some(workload) => (InterruptionKind::Evicted, &*workload.status.reason),
-        None if begins.status.phase == phase::PREEMPTED => {
-            (InterruptionKind::Preempted, &*begins.status.message)
-        }
-        None => match pods.iter().find(|pod| was_taken_within(pod, begins.observed_ms, until_ms)) {
-            Some(pod) => (InterruptionKind::Preempted, &*pod.status.message),
-            None => (InterruptionKind::Suspended, ""),
-        },
+    let preempted = |state: &'a State| RunInterruption {
+        kind: InterruptionKind::Preempted,
+        message: &state.status.message,
+        seq: state.seq,
     };
-    RunInterruption { kind, message }
+    let suspended =
+        |state: &State| RunInterruption { kind: InterruptionKind::Suspended, message: "", seq: state.seq };
+    match taken_back {
+        Some(workload) if queue::is_deactivated(workload) => suspended(workload),
+        Some(workload) if queue::is_preempted(workload) => preempted(workload),
+        Some(workload) => RunInterruption {
+            kind: InterruptionKind::Evicted,
+            message: &workload.status.reason,
+            seq: workload.seq,
+        },
+        None if begins.status.phase == phase::PREEMPTED => preempted(begins),
+        None => match pods.iter().find(|pod| was_taken_within(pod, begins.observed_ms, until_ms)) {
+            Some(pod) => preempted(pod),
+            None => suspended(begins),
+        },
+    }
 }
 
 /// The cause if the API server refused the pods that the object requests. Only Events show that: of the object itself, or
@@ -299,9 +307,9 @@ fn exceeded_quota(message: &str) -> &str {
     rest.split(',').next().unwrap_or_default().trim()
 }
 
-/// From when to when an object ran that never says so itself; without an end while a pod of it runs. A TrainJob of
-/// Trainer 2.0 has no status before its end.
-pub(super) fn silent_run(story: &ExplainedStates<'_>) -> Option<(u64, Option<u64>)> {
+/// The state from which, and the time until which, an object ran that never says so itself; without an end while a pod
+/// of it runs. A TrainJob of Trainer 2.0 has no status before its end.
+pub(super) fn silent_run<'a>(story: &ExplainedStates<'a>) -> Option<(&'a State, Option<u64>)> {
     let last = story.last_state()?;
     let says = |state: &State| !matches!(state.status.phase.as_str(), phase::PENDING | phase::UNKNOWN);
     let own = story.states.iter().filter(|state| state.change == Change::Present);
@@ -309,9 +317,9 @@ pub(super) fn silent_run(story: &ExplainedStates<'_>) -> Option<(u64, Option<u64
         return None;
     }
     let runs = |state: &&State| state.change == Change::Present && state.status.phase == phase::RUNNING;
-    let from_ms = story.pod_states().find(runs)?.observed_ms;
+    let begin = story.pod_states().find(runs)?;
     let end = story.states.iter().find(|state| super::super::has_ended(state));
-    Some((from_ms, end.map(|state| state.observed_ms)))
+    Some((begin, end.map(|state| state.observed_ms)))
 }
 
 /// Whether a pod of the object runs now.
