@@ -138,6 +138,7 @@ async fn objects(
         limit: Some(limit),
         gone_name_end: None,
         within: None,
+        hides_plugins: false,
     };
     scope::check_filters(&app, &query)?;
     let visible = ViewerVisibility::new(&app, &viewer);
@@ -264,8 +265,13 @@ async fn dead_letters(
         cursor: params.parse_cursor("cursor")?,
         ..LetterQuery::default()
     };
-    let part = ViewerVisibility::new(&app, &viewer).visible_letters(query, limit).await?;
-    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn))
+    let (visible, is_first) = (ViewerVisibility::new(&app, &viewer), query.cursor.is_none());
+    let part = visible.visible_letters(query, limit).await?;
+    let forbidden = match is_first && part.rows.is_empty() {
+        true => visible.missing_right(AccessVerb::List, &ObjectQuery::default()).await?,
+        false => None,
+    };
+    Ok(PagedAnswer::of_rows(part.rows, params.next(&uri, part.next), part.turn).with_forbidden(forbidden))
 }
 
 async fn replay(

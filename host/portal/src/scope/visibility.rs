@@ -521,18 +521,16 @@ impl ViewerVisibility {
     pub(crate) async fn object_page(&self, mut query: ObjectQuery) -> Result<ObjectPage, Problem> {
         let list = cursors::CursorList::of(&query);
         query.cursor = self.viewer.open_cursor(&list, query.cursor.as_deref())?;
+        query.hides_plugins = query.details && !self.is_operators().await?;
         let page = self.views.object_page(&query).await?;
-        Ok(self.viewer.seal_cursor(&list, self.of_page(page).await?))
+        Ok(self.viewer.seal_cursor(&list, self.of_page(page, query.hides_plugins).await?))
     }
 
     /// The progress of plugins is for operators, and so are their names.
-    async fn of_page(&self, mut page: ObjectPage) -> Result<ObjectPage, Problem> {
-        let has_details = page.objects.iter().any(|view| view.details.is_some());
-        if has_details && !self.is_operators().await? {
-            page.objects
-                .iter_mut()
-                .filter_map(|view| view.details.as_mut())
-                .for_each(|details| details.plugins.clear());
+    async fn of_page(&self, mut page: ObjectPage, hides_plugins: bool) -> Result<ObjectPage, Problem> {
+        if hides_plugins {
+            let details = page.objects.iter_mut().filter_map(|view| view.details.as_mut());
+            details.for_each(|details| details.plugins.clear());
         }
         if !self.is_whole() {
             self.keep_seen_events(&mut page.objects).await?;

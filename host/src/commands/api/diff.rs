@@ -172,6 +172,26 @@ mod tests {
         assert!(parse_positions(&words("1 2 3")).is_err() && parse_positions(&words("x")).is_err());
     }
 
+    #[tokio::test]
+    async fn a_deletion_that_nobody_saw_leaves_the_last_two_versions_to_compare() {
+        let states = || {
+            vec![state(3, "a", Change::Present), state(5, "a", Change::Present), state(9, "a", Change::Gone)]
+        };
+        let seqs = async |client: &ApiClient| {
+            let mut states = states();
+            leave_out_unseen_end(client, &mut states, "job/x").await.unwrap();
+            chosen(&states, &[]).unwrap()
+        };
+        let document = serde_json::json!({"metadata": {"name": "x"}});
+        let seen = testing::client(move |_| document.clone()).await;
+        assert_eq!(seqs(&seen).await, [5, 9]);
+        let unseen = testing::client(|_| Value::Null).await;
+        assert_eq!(seqs(&unseen).await, [3, 5]);
+        let gone = states();
+        let error = state_yaml(&unseen, &gone[2], false).await.unwrap_err().to_string();
+        assert!(error.contains("the deletion at 9 has no document"), "{error}");
+    }
+
     #[test]
     fn a_state_is_titled_with_its_position_time_and_phase() {
         let title = state_title(&state(4, "b", Change::Present));

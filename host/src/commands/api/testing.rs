@@ -10,7 +10,7 @@ use super::client::ApiClient;
 use crate::cli::ReachArgs;
 use crate::tasks::{TaskFate, TaskSupervisor};
 
-/// A client of a controller with this answer for each path and query.
+/// A client of a controller with this answer for each path and query; `null` is an empty one.
 pub async fn client(answer: impl Fn(&str) -> Value + Send + 'static) -> ApiClient {
     client_of_parts(move |asked| (answer(asked), None)).await
 }
@@ -66,7 +66,7 @@ async fn client_of(
             let read = stream.read(&mut request).await?;
             let request = String::from_utf8_lossy(&request[..read]).into_owned();
             let (status, body, headers) = answer(request.split(' ').nth(1).unwrap_or_default());
-            let body = body.to_string();
+            let body = if body.is_null() { String::new() } else { body.to_string() };
             let head =
                 format!("HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n");
             let answer = format!("{head}{headers}Content-Length: {}\r\n\r\n{body}", body.len());

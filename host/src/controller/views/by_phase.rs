@@ -15,7 +15,7 @@ use kubewitness_core::views::{
 use kubewitness_core::{Seq, State, calendar};
 use kubewitness_journal::{CauseQuery, PhaseIndex, PhasePage, PhaseQuery, TimeInPhase};
 
-use super::gone::{DOCUMENTS, is_named};
+use super::gone::{DOCUMENTS, FEWEST_NAMES, is_named};
 use super::objects::wrong_cursor;
 use super::{HostViews, unavailable};
 
@@ -137,15 +137,10 @@ impl HostViews {
         for _ in 0..ROUNDS {
             let part = asked.find(&self.phases).await?;
             asked.resume_at(part.next);
-            for one in self.match_by_name(query, part.times).await? {
-                let rank = one.time.rank;
-                if self.is_meant(&one.state, query, selection, &mut documents).await? {
-                    found.push(one);
-                }
-                if found.len() >= selection.limit || documents == 0 {
-                    asked.resume_at(Some(rank));
-                    break;
-                }
+            let candidates = self.match_by_name(query, part.times)?;
+            let stopped = self.find_meant(query, selection, candidates, &mut found, &mut documents).await?;
+            if stopped.is_some() {
+                asked.resume_at(stopped);
             }
             if asked.cursor().is_none() || found.len() >= selection.limit || documents == 0 {
                 break;
@@ -240,16 +235,46 @@ impl HostViews {
         Ok(is_asked.then_some(PhaseCandidate { seq, current, time }))
     }
 
-    /// The times whose objects match by name, each with its object as it is or as it ended.
-    async fn match_by_name(
+    /// Adds the candidates that match to `found`, until there are enough of them. Returns the rank of the last one then.
+    /// The states of those after it are not read.
+    async fn find_meant(
+        &self,
+        query: &ObjectQuery,
+        selection: &ObjectSelection,
+        candidates: Vec<PhaseCandidate>,
+        found: &mut Vec<PhaseMatches>,
+        documents: &mut usize,
+    ) -> Result<Option<u64>, ViewError> {
+        let mut candidates = candidates.into_iter();
+        loop {
+            let part: Vec<_> = candidates.by_ref().take(selection.limit.max(FEWEST_NAMES)).collect();
+            if part.is_empty() {
+                return Ok(None);
+            }
+            for one in self.with_states(part).await? {
+                let rank = one.time.rank;
+                if self.is_meant(&one.state, query, selection, documents).await? {
+                    found.push(one);
+                }
+                if found.len() >= selection.limit || *documents == 0 {
+                    return Ok(Some(rank));
+                }
+            }
+        }
+    }
+
+    /// The times whose objects match by name.
+    fn match_by_name(
         &self,
         query: &ObjectQuery,
         times: Vec<TimeInPhase>,
-    ) -> Result<Vec<PhaseMatches>, ViewError> {
-        let mut candidates = Vec::new();
-        for time in times {
-            candidates.extend(self.phase_candidate(query, time)?);
-        }
+    ) -> Result<Vec<PhaseCandidate>, ViewError> {
+        let candidates = times.into_iter().map(|time| self.phase_candidate(query, time));
+        Ok(candidates.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+    }
+
+    /// Each candidate with its object as it is or as it ended.
+    async fn with_states(&self, candidates: Vec<PhaseCandidate>) -> Result<Vec<PhaseMatches>, ViewError> {
         let seqs: Vec<Seq> = candidates.iter().map(|candidate| candidate.seq).collect();
         let states = self.states_at(&seqs).await?;
         let found = |PhaseCandidate { seq, current, time }| {

@@ -53,11 +53,14 @@ impl HostViews {
         &self,
         views: &mut [ObjectView],
         at_ms: Option<u64>,
+        hides_plugins: bool,
     ) -> Result<(), ViewError> {
         let heads: Vec<Seq> = views.iter().map(|view| view.seq).collect();
         let stories = self.journal.object_histories(&heads, STATES).await.map_err(unavailable)?;
-        let states: Vec<Arc<State>> = stories.values().flatten().cloned().collect();
-        let deliveries = self.told_of(&states).await?;
+        let deliveries = match hides_plugins {
+            true => DeliveryMap::new(),
+            false => self.told_of(&stories.values().flatten().cloned().collect::<Vec<_>>()).await?,
+        };
         let now_ms = at_ms.unwrap_or_else(|| self.clock.now_ms());
         let (mut patience, mut objects) = (AnswerPatience::of_a_list(), AboutSecrets::new());
         for part in views.chunks_mut(WINDOW) {

@@ -17,7 +17,7 @@ use kubewitness_journal::{EndedObject, EndedQuery, NamePlace, NamedEnd, NamedEnd
 use tokio::time::Instant;
 
 use super::by_phase::{INCOMPLETE, PATIENCE};
-use super::objects::{PagePart, time};
+use super::objects::{FoundObject, PagePart, time};
 use super::shapes::is_asked;
 use super::{HostViews, unavailable};
 
@@ -35,7 +35,7 @@ const SORTED: usize = 2_000;
 /// How many names are examined together, and how often one page does that.
 const NAMES: usize = 2_000;
 /// The same for each namespace, if a person may see only some of them.
-const FEWEST_NAMES: usize = 100;
+pub(super) const FEWEST_NAMES: usize = 100;
 const ROUNDS_OF_NAMES: usize = 10;
 
 /// How many namespaces of ended objects are found, and how long they are kept.
@@ -131,11 +131,9 @@ impl HostViews {
         }
         let range = EndRange { after, before, oldest_first, limit: selection.limit };
         let (ends, next) = self.matching_ends(query, selection, range).await?;
-        let mut part = PagePart { floor: next.map(OrderPosition::at_seq), ..PagePart::default() };
-        for end in ends {
-            part.objects.push((OrderPosition::at_seq(end.position), self.ended_view(&end.state).await?));
-        }
-        Ok(part)
+        let placed = |end: EndedObject| (OrderPosition::at_seq(end.position), FoundObject::Ended(end.state));
+        let (objects, floor) = (ends.into_iter().map(placed).collect(), next.map(OrderPosition::at_seq));
+        Ok(PagePart { objects, floor, ..PagePart::default() })
     }
 
     /// By name, from the index with the names of ended objects.
@@ -169,21 +167,24 @@ impl HostViews {
                     && end.ended < before
                     && is_named(query, &end.source, &end.namespace, &end.name)
             };
-            let seqs: Vec<Seq> = ends.iter().filter(|end| is_asked(end)).map(|end| end.ended).collect();
-            let states = self.states_at(&seqs).await?;
-            for end in ends {
-                let place = place_of_end(order, &end);
-                part.floor = Some(place.clone());
-                asked.beyond = Some(asked.place_of(&end));
-                // States that retention has just removed are left out.
-                let Some(state) = states.get(&end.ended) else { continue };
-                if !self.is_there_again(state)
-                    && self.is_meant(state, query, selection, &mut documents).await?
-                {
-                    part.objects.push((place, self.ended_view(state).await?));
-                }
-                if part.objects.len() >= selection.limit || documents == 0 {
-                    return Ok(part);
+            // A page often ends among the first names, and the states of the others are not read.
+            for ends in ends.chunks(selection.limit.max(FEWEST_NAMES)) {
+                let seqs: Vec<Seq> = ends.iter().filter(|end| is_asked(end)).map(|end| end.ended).collect();
+                let states = self.states_at(&seqs).await?;
+                for end in ends {
+                    let place = place_of_end(order, end);
+                    part.floor = Some(place.clone());
+                    asked.beyond = Some(asked.place_of(end));
+                    // States that retention has just removed are left out.
+                    let Some(state) = states.get(&end.ended) else { continue };
+                    if !self.is_there_again(state)
+                        && self.is_meant(state, query, selection, &mut documents).await?
+                    {
+                        part.objects.push((place, FoundObject::Ended(state.clone())));
+                    }
+                    if part.objects.len() >= selection.limit || documents == 0 {
+                        return Ok(part);
+                    }
                 }
             }
             if is_last {
@@ -244,9 +245,8 @@ impl HostViews {
             placed.truncate(selection.limit);
             part.floor = placed.last().map(|(place, _)| place.clone());
         }
-        for (place, state) in placed {
-            part.objects.push((place, self.ended_view(&state).await?));
-        }
+        let ended = |(place, state)| (place, FoundObject::Ended(state));
+        part.objects = placed.into_iter().map(ended).collect();
         Ok(part)
     }
 

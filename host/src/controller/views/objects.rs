@@ -1,13 +1,15 @@
 //! A page of objects: existing ones from the cache, and ended ones from the journal. Each has a position in
 //! the requested order, and the position of the last one is the cursor of the next page.
 
+use std::sync::Arc;
+
 use kubewitness_capability::AnswerPatience;
-use kubewitness_core::calendar;
 use kubewitness_core::config::SourceSpec;
 use kubewitness_core::index::IndexError;
 use kubewitness_core::order::OrderPosition;
-use kubewitness_core::ports::{ObjectSelection, SelectError};
+use kubewitness_core::ports::{CurrentObject, ObjectSelection, SelectError};
 use kubewitness_core::views::{GoneFilter, ObjectCounts, ObjectPage, ObjectQuery, ObjectView, ViewError};
+use kubewitness_core::{State, calendar};
 use kubewitness_watch::SourceHandle;
 
 use super::by_phase::PastQuery;
@@ -18,11 +20,18 @@ use super::{HostViews, unavailable};
 /// The most rows of a page with details: each needs the object's states and its document.
 const DETAILED: usize = 500;
 
+/// An object that a page may show. Its texts are searched for secrets only once the page shows it: the cache
+/// and each namespace of a person find a whole page of their own.
+pub(super) enum FoundObject {
+    Living { source: String, current: CurrentObject },
+    Ended(Arc<State>),
+}
+
 /// A part of a page, and how far it extends.
 #[derive(Default)]
 pub(super) struct PagePart {
     /// Each object with its position in the requested order.
-    pub objects: Vec<(OrderPosition, ObjectView)>,
+    pub objects: Vec<(OrderPosition, FoundObject)>,
     /// Objects after this position may have been left out.
     pub floor: Option<OrderPosition>,
     /// The notices that the part is incomplete.
@@ -48,7 +57,7 @@ impl HostViews {
             (None, None) => self.now(query, selection).await?,
         };
         if query.details {
-            self.add_details(&mut page.objects, at_ms).await?;
+            self.add_details(&mut page.objects, at_ms, query.hides_plugins).await?;
         }
         // A cause belongs to the end, not to a moment before.
         if (query.details || query.cause.is_some()) && at_ms.is_none() {
@@ -70,7 +79,7 @@ impl HostViews {
         selection.beyond = query.cursor.as_deref().map(place).transpose()?;
         let live = match query.gone {
             GoneFilter::Only => PagePart::default(),
-            GoneFilter::No | GoneFilter::Too => self.live_objects(query, &selection).await?,
+            GoneFilter::No | GoneFilter::Too => self.live_objects(query, &selection)?,
         };
         let gone = match query.gone {
             GoneFilter::No => PagePart::default(),
@@ -86,10 +95,26 @@ impl HostViews {
             None => floor,
         };
         objects.truncate(limit);
-        let objects = objects.into_iter().map(|(_, view)| view).collect();
+        let objects = self.shown_objects(objects).await?;
         let mut notices = if query.gone == GoneFilter::Only { Vec::new() } else { self.why_outdated(query) };
         notices.extend(gone.notices);
         Ok(ObjectPage { objects, next: next.map(|next| next.as_page_cursor()), notices })
+    }
+
+    async fn shown_objects(
+        &self,
+        objects: Vec<(OrderPosition, FoundObject)>,
+    ) -> Result<Vec<ObjectView>, ViewError> {
+        let (mut views, mut patience) = (Vec::with_capacity(objects.len()), AnswerPatience::of_a_list());
+        for (_, found) in objects {
+            views.push(match found {
+                FoundObject::Living { source, current } => {
+                    self.shown_object(&source, current, &mut patience).await?
+                }
+                FoundObject::Ended(state) => self.ended_view(&state).await?,
+            });
+        }
+        Ok(views)
     }
 
     /// Why a list of present objects is outdated or incomplete. It contains no number, from which a reader of
@@ -116,12 +141,8 @@ impl HostViews {
         sources.filter(|(spec, _)| asked.contains(&spec.name)).filter_map(notice).collect()
     }
 
-    async fn live_objects(
-        &self,
-        query: &ObjectQuery,
-        selection: &ObjectSelection,
-    ) -> Result<PagePart, ViewError> {
-        let (mut part, mut patience) = (PagePart::default(), AnswerPatience::of_a_list());
+    fn live_objects(&self, query: &ObjectQuery, selection: &ObjectSelection) -> Result<PagePart, ViewError> {
+        let mut part = PagePart::default();
         let (mut answered, mut refused) = (false, None);
         for (spec, handle) in self.shared.sources_with_specs() {
             let source = handle.name();
@@ -140,9 +161,9 @@ impl HostViews {
                     answered = true;
                     let order = selection.order.unwrap_or_default();
                     part.floor = first_of(order, part.floor, found.floor);
-                    for (place, current) in found.objects {
-                        part.objects.push((place, self.shown_object(source, current, &mut patience).await?));
-                    }
+                    let living = |current| FoundObject::Living { source: source.to_owned(), current };
+                    let objects = found.objects.into_iter();
+                    part.objects.extend(objects.map(|(place, current)| (place, living(current))));
                 }
                 // An answer without this source's objects would reveal the same.
                 Err(SelectError::Index(error @ IndexError::Hidden { .. })) => {

@@ -108,7 +108,8 @@ pub struct DetailsView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(extend("format" = "date-time")))]
     pub created_at: Option<String>,
-    /// How long it waited before it first ran, in milliseconds, or has waited until now.
+    /// How long it waited before it first ran, in milliseconds, or has waited until now. 0 for a TrainJob whose status does
+    /// not say when it runs.
     pub queued_ms: u64,
     /// How long it ran, in milliseconds, or has run until now.
     pub running_ms: u64,
@@ -280,4 +281,8 @@ pub struct ObjectQuery {
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub within: Option<VisibleObjects>,
+    /// Whether `details` leave out the progress of plugins, which is for operators.
+    #[serde(skip)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
+    pub hides_plugins: bool,
 }

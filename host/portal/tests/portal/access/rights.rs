@@ -778,7 +778,10 @@ async fn a_list_of_what_somebody_may_not_list_says_so_whether_there_is_anything_
         assert_eq!(forbidden("guest", path).await, "list jobs.batch", "{path}");
         assert_eq!(forbidden("boss", path).await, "", "{path}");
     }
-    assert_eq!(forbidden("guest", "/api/v1/objects").await, "list jobs.batch, pods");
+    for path in ["/api/v1/objects", "/api/v1/deadletters", "/api/v1/deadletters?plugin=no-such"] {
+        assert_eq!(forbidden("guest", path).await, "list jobs.batch, pods", "{path}");
+    }
+    assert_eq!(forbidden("boss", "/api/v1/deadletters").await, "");
     let timeline =
         |namespace: &str| format!("/api/v1/timeline?kind=job&namespace={namespace}&name=red-train");
     for namespace in ["red", "no-such"] {
