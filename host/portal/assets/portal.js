@@ -288,16 +288,25 @@
     return days < 1 ? `${hours} h ${minutes % 60} m` : `${days} d ${hours % 24} h`;
   }
 
+  // The same, rounded to one unit.
+  function age(ms) {
+    const seconds = Math.floor(ms / 1000);
+    if (seconds < 60) return `${seconds} s`;
+    if (seconds < 3600) return `${Math.floor(seconds / 60)} m`;
+    return seconds < 86400 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86400)} d`;
+  }
+
   // Times that are not over grow from what the server said last, whatever the clock here says.
   function tick() {
     // Nobody knows whether they grow where the page does not follow.
     if (["paused", "waiting"].includes(live.dataset.state)) return;
     readSelection();
-    for (const part of document.querySelectorAll("[data-ticks]")) {
+    for (const part of document.querySelectorAll("[data-ticks], [data-age]")) {
+      const said = part.dataset.ticks || part.dataset.age;
       let base = tickers.get(part);
-      if (!base || base.ms !== part.dataset.ticks) tickers.set(part, (base = { ms: part.dataset.ticks, at: performance.now() }));
+      if (!base || base.ms !== said) tickers.set(part, (base = { ms: said, at: performance.now() }));
       const ms = Number(base.ms) + performance.now() - base.at;
-      const text = ms > 0 ? span(ms) : "";
+      const text = part.dataset.age ? age(ms) : ms > 0 ? span(ms) : "";
       if (part.textContent !== text && !isSelected(part)) part.textContent = text;
     }
   }
@@ -305,7 +314,7 @@
   // Says so where a page is looked at less often than it should be.
   function slowPace(pause) {
     const [every, takes] = [pause, pause / SHARE].map((ms) => Math.round(ms / 1000));
-    return pause < 3 * PAUSE ? "" : `Live, every ${every} s: this page takes ${takes} s`;
+    return pause < 2 * PAUSE ? "" : `Live, every ${every} s: this page takes ${takes} s`;
   }
 
   // Looks at the page again, and says how that went: `soon` is for what has changed, `now` for a page that was not looked

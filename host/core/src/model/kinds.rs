@@ -48,6 +48,12 @@ pub fn is_event(group: &str, kind: &str) -> bool {
     kind == "Event" && matches!(group, "" | "events.k8s.io")
 }
 
+/// Whether the status of such an object says that it runs. A TrainJob of Trainer 2.0 has no status before its end, and
+/// only its pods tell.
+pub fn says_when_it_runs(group: &str, kind: &str) -> bool {
+    (group, kind) != ("trainer.kubeflow.org", "TrainJob")
+}
+
 /// Whether `wanted` means this kind. As in kubectl, `all` means every kind except Events.
 pub fn is_kind(group: &str, kind: &str, wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();

@@ -49,9 +49,7 @@ fn is_complete(plugin: &PluginView) -> bool {
 fn render_verdict(status: &StatusView, has_notices: bool) -> Markup {
     let behind = status.sources.iter().filter(|source| !source.synced).count() as u64;
     let wrong = status.plugins.iter().filter(|plugin| !is_complete(plugin)).count() as u64;
-    let ill =
-        status.plugins.iter().filter(|plugin| matches!(plugin.state.as_str(), "failed" | "degraded")).count()
-            as u64;
+    let ill = status.plugins.iter().filter(|plugin| plugin.needs_attention()).count() as u64;
     let dead: u64 = status.plugins.iter().map(|plugin| plugin.dead - plugin.dropped.min(plugin.dead)).sum();
     let gaps: u64 = status.sources.iter().map(|source| source.gaps).sum();
     let is_well = !has_notices && behind + wrong + ill == 0 && status.problems.is_empty();
@@ -63,7 +61,7 @@ fn render_verdict(status: &StatusView, has_notices: bool) -> Markup {
             }
             ul.summary {
                 @if behind > 0 { li { a href="/sources" { (grouped_figure(behind)) " of " (status.sources.len()) " sources" } " not up to date" } }
-                @if ill > 0 { li { a href="/plugins" { (grouped_figure(ill)) " of " (status.plugins.len()) " plugins" } " failed or degraded" } }
+                @if ill > 0 { li { a href="/plugins" { (grouped_figure(ill)) " of " (status.plugins.len()) " plugins" } " " (plural_word(ill, "needs", "need")) " attention" } }
                 @if dead > 0 { li { a href="/deadletters" { (grouped_figure(dead)) " " (plural_word(dead, "dead letter", "dead letters")) } } }
                 @if gaps > 0 { li { a href="/gaps" { (grouped_figure(gaps)) " " (plural_word(gaps, "gap", "gaps")) } ", each with its bounds" } }
             }
@@ -132,5 +130,27 @@ fn render_journal(status: &StatusView) -> Markup {
             div { dt { "Newest position" } dd { (grouped_figure(journal.newest_seq)) } }
             div { dt { "Held beyond retention" } dd { (grouped_figure(held)) " states" } }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_with_an_error_is_named_though_it_is_active_and_its_figures_add_up() {
+        let verdict = |message: Option<&str>| {
+            let plugin = PluginView {
+                state: "active".into(),
+                message: message.map(Into::into),
+                ..PluginView::default()
+            };
+            let status = StatusView { plugins: vec![plugin], ..StatusView::default() };
+            render_verdict(&status, false).into_string()
+        };
+        assert!(verdict(None).contains("✓ Every source is up to date"));
+        let ill = verdict(Some("its tick failed"));
+        assert!(ill.contains("✗ Something needs attention") && !ill.contains('✓'), "{ill}");
+        assert!(ill.contains("1 of 1 plugins</a> needs attention"), "{ill}");
     }
 }

@@ -241,6 +241,24 @@ mod tests {
     }
 
     #[test]
+    fn events_name_the_image_of_the_pod() {
+        let plan = WorkloadPlan::draw(1, 1, &["team".to_owned()]);
+        let states = [
+            PodState::Creating,
+            PodState::Waiting("ErrImagePull"),
+            PodState::Waiting("ImagePullBackOff"),
+            PodState::Running,
+        ];
+        for state in states {
+            let told = of_pod(&state, &plan, "p");
+            let of_image = told.iter().filter(|happened| happened.message.contains(" image "));
+            let quoted = format!("\"{}\"", plan.image);
+            assert!(of_image.clone().all(|happened| happened.message.contains(&quoted)), "{told:?}");
+            assert_eq!(of_image.count(), 1, "{told:?}");
+        }
+    }
+
+    #[test]
     fn a_jobs_end_is_told_with_its_reason() {
         let end = |kind, reason| {
             let condition = JobCondition { kind, status: true, reason, message: "m", at: 0 };

@@ -86,6 +86,13 @@ pub struct PluginView {
     pub grants: Vec<GrantUseView>,
 }
 
+impl PluginView {
+    /// Whether it does not work as it should. Figures that add up don't show that.
+    pub fn needs_attention(&self) -> bool {
+        self.message.is_some() || matches!(self.state.as_str(), "failed" | "degraded")
+    }
+}
+
 /// A granted database lacked acknowledged commits, as after a failover to a standby without them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "DatabaseLoss"))]

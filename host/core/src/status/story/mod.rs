@@ -17,12 +17,13 @@ pub mod why;
 use std::sync::Arc;
 
 use super::phase;
+use crate::kinds::says_when_it_runs;
 use crate::state::{Change, State, Status};
 
 /// The times of one object's phases, from its states, oldest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseTimes {
-    /// The time before the object first ran.
+    /// The time before the object first ran; 0 if its states don't say when it runs.
     pub queued_ms: u64,
     pub running_ms: u64,
     pub restarts: u32,
@@ -68,6 +69,10 @@ impl PhaseTimes {
                 _ if !has_run => times.queued_ms += took,
                 _ => {}
             }
+        }
+        let is_silent = |state: &Arc<State>| !says_when_it_runs(&state.object.group, &state.object.kind);
+        if !has_run && states.last().is_some_and(is_silent) {
+            times.queued_ms = 0;
         }
         times.restarts = last_attempt(states).saturating_sub(1);
         times
@@ -147,6 +152,25 @@ mod tests {
         let back = PhaseTimes::of(&story(&[(5, phase::PENDING), (3, phase::RUNNING)]), 4 * MINUTE);
         assert_eq!((back.queued_ms, back.running_ms), (0, MINUTE), "a clock that was set back makes no time");
         assert_eq!(PhaseTimes::of(&[], 5), PhaseTimes::default());
+    }
+
+    #[test]
+    fn an_object_that_never_says_that_it_runs_has_no_waiting_time() {
+        let train_job = ObjectRef {
+            group: "trainer.kubeflow.org".into(),
+            kind: "TrainJob".into(),
+            ..ObjectRef::default()
+        };
+        let of = |steps: &[(u64, &str)]| {
+            let states = story(steps);
+            let of_job = |state: &Arc<State>| {
+                Arc::new(State { object: train_job.clone().into(), ..State::clone(state) })
+            };
+            PhaseTimes::of(&states.iter().map(of_job).collect::<Vec<_>>(), 99 * MINUTE)
+        };
+        assert_eq!(of(&[(0, phase::PENDING)]), PhaseTimes::default());
+        let later = of(&[(0, phase::PENDING), (2, phase::RUNNING), (5, phase::SUCCEEDED)]);
+        assert_eq!((later.queued_ms, later.running_ms), (2 * MINUTE, 3 * MINUTE), "a version that says so");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use kubewitness_core::Status;
 use kubewitness_core::calendar::parse_rfc3339_ms;
-use kubewitness_core::kinds::is_event;
+use kubewitness_core::kinds::{is_event, says_when_it_runs};
 use kubewitness_core::order::{ObjectOrder, OrderKey};
 use kubewitness_core::status::{PHASES, phase};
 use kubewitness_core::views::{GoneFilter, ObjectView};
@@ -161,6 +161,10 @@ fn render_row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
     let own = before.map_or_else(|| status.reason.clone(), |_| String::new());
     let grows = asked.stillness().is_none() && view.ended_at.is_none() && !status.terminal;
     let is_running = status.phase == phase::RUNNING;
+    let waits = grows
+        && !is_running
+        && details.running_ms == 0
+        && says_when_it_runs(&view.object.group, &view.object.kind);
     let told = Status { reason: view.ended_reason.clone().unwrap_or(own), ..status.clone() };
     html! {
         tr.gone[view.ended_at.is_some()] data-uid=(view.object.uid) data-seq=(view.seq) {
@@ -176,7 +180,7 @@ fn render_row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
             @if asked.every_kind() { td.keep data-label="Kind" { (view.object.kind) } }
             td.keep data-label="Namespace" data-f="namespace" { (view.object.namespace) }
             @if !asked.is_of_events() {
-                td.num data-label="Waited" { (render_duration(details.queued_ms, grows && !is_running && details.running_ms == 0)) }
+                td.num data-label="Waited" { (render_duration(details.queued_ms, waits)) }
                 td.num data-label="Ran" { (render_duration(details.running_ms, grows && is_running)) }
                 td.num data-label="Restarts" { @if details.restarts > 0 { (details.restarts) } }
                 @if asked.was.is_none() { td.num data-label="Ready" { @if status.total > 0 { (status.ready) "/" (status.total) } } }
@@ -188,7 +192,7 @@ fn render_row(view: &ObjectView, asked: &JobsQuery, now_ms: u64) -> Markup {
             @if let Some(phase) = asked.was {
                 td.when data-label={ "Was " (phase) } { (render_phase_since(view)) }
             } @else {
-                td.num data-label="Age" { @if let Some(at) = &details.created_at { (age_of(at, now_ms)) } }
+                td.num data-label="Age" { @if let Some(at) = &details.created_at { (age_of(at, now_ms, asked.stillness().is_none())) } }
                 td.when data-label=(if view.ended_at.is_some() { "Ended" } else { "Last change" }) { (at_text(&view.observed_at)) }
             }
         }
@@ -211,11 +215,11 @@ fn render_duration(ms: u64, grows: bool) -> Markup {
     }
 }
 
-/// The age, with the creation time.
-fn age_of(created: &str, now_ms: u64) -> Markup {
+/// The age, with the creation time. The script lets it grow.
+fn age_of(created: &str, now_ms: u64, grows: bool) -> Markup {
     html! {
-        @match parse_rfc3339_ms(created) {
-            Some(ms) => span title={ "created " (readable_time(ms)) " UTC" } { (age_text(now_ms.saturating_sub(ms))) },
+        @match parse_rfc3339_ms(created).map(|ms| (ms, now_ms.saturating_sub(ms))) {
+            Some((ms, age)) => span title={ "created " (readable_time(ms)) " UTC" } data-age=[grows.then_some(age)] { (age_text(age)) },
             None => (created),
         }
     }
@@ -268,5 +272,42 @@ fn render_plugin_dot(plugin: &str, state: &str) -> Markup {
         span.dot data-state=(state) title={ (plugin) ": " (state) } {
             span aria-hidden="true" { (sign) } span.unseen { (plugin) ": " (state) " " }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubewitness_core::ObjectRef;
+    use kubewitness_core::views::DetailsView;
+
+    use super::*;
+
+    /// The row of an object that waited 4 s, and has run so long.
+    fn row(group: &str, kind: &str, phase: &str, running_ms: u64) -> String {
+        let object = ObjectRef { group: group.into(), kind: kind.into(), ..ObjectRef::default() };
+        let status = Status { phase: phase.into(), terminal: phase == phase::SUCCEEDED, ..Status::default() };
+        let created_at = Some("2026-01-01T00:00:00Z".into());
+        let details = DetailsView { created_at, queued_ms: 4_000, running_ms, ..DetailsView::default() };
+        let view = ObjectView { object, status, details: Some(details), ..ObjectView::default() };
+        let asked = JobsQuery::read(&"/".parse().unwrap()).unwrap();
+        render_row(&view, &asked, 1_767_225_605_000).into_string()
+    }
+
+    #[test]
+    fn the_duration_of_the_present_phase_grows_and_the_others_stand() {
+        let waits = row("batch", "Job", phase::PENDING, 0);
+        assert!(waits.contains("data-label=\"Waited\"><span data-ticks=\"4000\">4 s</span>"), "{waits}");
+        assert!(waits.contains("data-age=\"5000\">5 s</span>"), "{waits}");
+        let runs = row("batch", "Job", phase::RUNNING, 0);
+        assert!(runs.contains("data-label=\"Waited\">4 s</td>"), "{runs}");
+        assert!(runs.contains("data-label=\"Ran\"><span data-ticks=\"0\"></span>"), "{runs}");
+        let ended = row("batch", "Job", phase::SUCCEEDED, 9_000);
+        assert!(ended.contains("data-label=\"Ran\">9 s</td>") && !ended.contains("data-ticks"), "{ended}");
+    }
+
+    #[test]
+    fn the_waiting_time_of_an_object_that_never_says_that_it_runs_does_not_grow() {
+        let silent = row("trainer.kubeflow.org", "TrainJob", phase::PENDING, 0);
+        assert!(!silent.contains("data-ticks"), "{silent}");
     }
 }

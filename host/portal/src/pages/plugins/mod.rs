@@ -110,8 +110,7 @@ fn render_card(plugin: &PluginView, may: PauseRights) -> Markup {
     parts.extend((plugin.taken > 0).then_some(("taken", plugin.taken)));
     let accounted = parts.iter().map(|(_, count)| count).sum();
     let complete = accounted == plugin.observed;
-    // Figures that add up don't show whether the plugin works.
-    let is_ill = plugin.message.is_some() || matches!(plugin.state.as_str(), "failed" | "degraded");
+    let is_ill = plugin.needs_attention();
     html! {
         article.card data-key=(plugin.name) aria-labelledby={ "plugin-" (plugin.name) } {
             header {
@@ -213,6 +212,7 @@ mod tests {
         {
             let card = lag(state, message);
             assert!(!card.contains("Up to date.") && card.contains("No state waits for it."), "{card}");
+            assert!(card.contains("the plugin needs attention") && !card.contains('✓'), "{card}");
         }
         assert!(lag("failed", Some("no module")).contains("It does not run"));
     }

@@ -125,6 +125,62 @@ async fn a_page_of_a_job_of_a_cronjob_follows_the_pods_of_this_job_by_the_stream
     .await;
 }
 
+#[tokio::test]
+async fn a_list_takes_a_new_row_in_its_place_and_durations_grow_with_the_phase() {
+    if !has_driver("browser::a_list_takes_a_new_row_in_its_place").await {
+        return;
+    }
+    in_scratch("browser-sorted", async |scratch| {
+        let mut lab = GapLab::start(scratch).await?;
+        let jobs = "/apis/batch/v1/namespaces/default/jobs";
+        let send = async |method: reqwest::Method, path: &str, object: &Value| {
+            let (status, answer) = lab.simulator.request(method, path, Some(object)).await?;
+            ensure!((200..300).contains(&status), "{path} answered {status}: {answer}");
+            anyhow::Ok(answer)
+        };
+        for name in ["train-a", "train-c"] {
+            send(reqwest::Method::POST, jobs, &job(name)).await?;
+        }
+        let browser = Browser::start(scratch.path()).await?;
+        let shows = async |script: &'static str, expected: Value| {
+            let shown = async || Ok((browser.script(script).await? == expected).then_some(()));
+            until(WITHIN, script, shown).await
+        };
+        let rows = "return [...document.querySelectorAll('#objects tbody tr')].map((row) => \
+            [row.querySelector('[data-f=name]').textContent, row.classList.contains('came')])";
+        let list = format!("{}/?kind=Job&sort=name", lab.url());
+        let both = async || {
+            browser.open(&list).await?;
+            let is_live =
+                browser.script("return document.getElementById('live').dataset.state").await? == "open";
+            Ok((is_live && at_least(&browser, "#objects tbody tr", 2).await?).then_some(()))
+        };
+        until(WITHIN, "a live list of both", both).await?;
+        let mut between = send(reqwest::Method::POST, jobs, &job("train-b")).await?;
+        shows(rows, json!([["train-a", false], ["train-b", true], ["train-c", false]])).await?;
+
+        let ticking = "return [...document.querySelectorAll('#objects tbody tr:nth-child(2) [data-ticks]')] \
+            .map((part) => part.closest('td').dataset.label)";
+        shows(ticking, json!(["Waited"])).await?;
+        between["status"] = json!({"startTime": "2026-01-01T00:00:00Z", "active": 1, "ready": 1});
+        send(reqwest::Method::PUT, &format!("{jobs}/train-b/status"), &between).await?;
+        shows(ticking, json!(["Ran"])).await?;
+
+        // No further state comes.
+        let uid = between["metadata"]["uid"].as_str().context("a uid")?;
+        browser.open(&format!("{}/objects/{uid}", lab.url())).await?;
+        let why = async || browser.script("return document.getElementById('why').textContent").await;
+        for _ in 0..2 {
+            let before = why().await?;
+            let is_longer = async || Ok((why().await? != before).then_some(()));
+            until(WITHIN, "a longer duration", is_longer).await?;
+        }
+        browser.close().await?;
+        lab.kubewitness.stop().await
+    })
+    .await;
+}
+
 /// Whether a browser can be steered here. Where it can't, the test is skipped.
 pub async fn has_driver(test: &str) -> bool {
     let has = Command::new(DRIVER).arg("--version").output().await.is_ok();
