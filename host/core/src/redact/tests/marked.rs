@@ -53,7 +53,7 @@ impl MarkedText {
 
 const DIGEST: &str = "redacted:0";
 
-/// What was found out about one manifest.
+/// The findings about one manifest.
 #[derive(Default)]
 struct ManifestFigures {
     about: String,
