@@ -48,8 +48,8 @@ pub fn is_event(group: &str, kind: &str) -> bool {
     kind == "Event" && matches!(group, "" | "events.k8s.io")
 }
 
-/// Whether the status of such an object says that it runs. A TrainJob of Trainer 2.0 has no status before its end, and
-/// only its pods tell.
+/// The status of most objects says that they run. A TrainJob of Trainer 2.0 has none before its end, and only its pods
+/// tell.
 pub fn says_when_it_runs(group: &str, kind: &str) -> bool {
     (group, kind) != ("trainer.kubeflow.org", "TrainJob")
 }

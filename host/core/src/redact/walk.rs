@@ -165,7 +165,7 @@ impl<'r> SecretSearch<'r> {
         depth: u32,
     ) -> Result<(), ProjectError> {
         // A container runs its `args` after its `command`, and documents have them in either order.
-        let (mut after_command, mut args) = (NextElement::default(), Vec::new());
+        let (mut after_command, mut args) = (None, Vec::new());
         scanner.for_each_member(|key, scanner| {
             let name = key.decode()?;
             let within = matches.step_into(PathToken::Key(&name));
@@ -185,19 +185,25 @@ impl<'r> SecretSearch<'r> {
                 b'"' if under == ParentKey::Environment => self.variable_text(scanner, depth + 1)?,
                 b'[' if name == "command" => {
                     let next = NextElement::default();
-                    after_command =
+                    let last = self.search_list(scanner, &within, ParentKey::Command, depth + 1, next)?;
+                    after_command = Some(last);
+                }
+                b'[' if name == "args" => match after_command {
+                    Some(next) => {
                         self.search_list(scanner, &within, ParentKey::Command, depth + 1, next)?;
-                }
-                b'[' if name == "args" => {
-                    args.push((scanner.clone(), within));
-                    scanner.skip_any_value()?;
-                }
+                    }
+                    None => {
+                        args.push((scanner.clone(), within));
+                        scanner.skip_any_value()?;
+                    }
+                },
                 _ => self.search_value(scanner, &within, self.meaning_under(&name, depth), depth + 1)?,
             }
             Ok(ScanFlow::Next)
         })?;
         for (mut scanner, within) in args {
-            self.search_list(&mut scanner, &within, ParentKey::Command, depth + 1, after_command)?;
+            let next = after_command.unwrap_or_default();
+            self.search_list(&mut scanner, &within, ParentKey::Command, depth + 1, next)?;
         }
         Ok(())
     }
@@ -372,7 +378,7 @@ impl<'r> SecretSearch<'r> {
     }
 }
 
-/// Whether an object only says which key of which Secret has the value: `{"name": …, "key": …}`.
+/// Tells a reference, which says in which key of which Secret the value is, from a value: `{"name": …, "key": …}`.
 fn is_selector(scanner: &JsonScanner<'_>) -> bool {
     let (mut scanner, mut texts) = (scanner.clone(), 0);
     if scanner.peek_byte() != b'{' {

@@ -1,13 +1,12 @@
 //! Finds the secrets of documents that statuses and Events quote. Each search runs once for all readers, in
 //! the share of the namespace that owns the objects: neither its readers nor others wait for more than that.
 
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
-use kubewitness_core::ports::{CurrentObject, DocumentReader, JournalError, ReadDocument};
+use kubewitness_core::ports::{CurrentObject, DocumentReader, JournalError};
 use kubewitness_core::redact::{SecretDigests, WithheldDocument};
-use kubewitness_core::{ObjectRef, Seq, State, Status, document};
+use kubewitness_core::{ObjectRef, State, Status, document};
 
 use super::threads::ThreadParty;
 use super::time_limit::AnswerPatience;
@@ -146,7 +145,10 @@ impl SecretRedaction {
         let party = party.for_objects_of(&about.namespace);
         let Some(turn) = patience.wait_for(self.object_turns.take(&party)).await else { return Ok(None) };
         let turn = turn.map_err(closed_error)?;
-        let known = documents_at(documents, &newest).await?;
+        let mut known = Vec::new();
+        for seq in &newest {
+            known.extend(documents.document_at(*seq).await?);
+        }
         if known.is_empty() {
             let kind = (about.group.clone(), about.kind.clone());
             let is_watched = self.watched.read().unwrap_or_else(PoisonError::into_inner).contains(&kind);
@@ -168,30 +170,6 @@ impl SecretRedaction {
         };
         Ok(Some(found.map_err(RedactionError::from)??))
     }
-}
-
-/// The documents of some states of one object. Each is a delta on the one before, so that reading one after another would
-/// restore the oldest ones again and again.
-async fn documents_at(documents: &dyn DocumentReader, seqs: &[Seq]) -> Result<Vec<Bytes>, JournalError> {
-    let ahead = match seqs.len() {
-        0 | 1 => Vec::new(),
-        // The single read has the same error, if it concerns one of them.
-        _ => documents.read_ahead(seqs, false).await.unwrap_or_else(|error| {
-            tracing::debug!(%error, "documents could not be read ahead");
-            Vec::new()
-        }),
-    };
-    let mut ahead: HashMap<Seq, ReadDocument> =
-        ahead.into_iter().map(|found| (found.seq, found.own)).collect();
-    let mut known = Vec::with_capacity(seqs.len());
-    for seq in seqs {
-        known.extend(match ahead.remove(seq).unwrap_or(ReadDocument::Unread) {
-            ReadDocument::Found(document) => Some(document),
-            ReadDocument::Absent => None,
-            ReadDocument::Unread => documents.document_at(*seq).await?,
-        });
-    }
-    Ok(known)
 }
 
 /// The semaphore is never closed.

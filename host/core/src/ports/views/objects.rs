@@ -281,7 +281,7 @@ pub struct ObjectQuery {
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub within: Option<VisibleObjects>,
-    /// Whether `details` leave out the progress of plugins, which is for operators.
+    /// The progress of plugins is for operators: `details` leave it out for others, and it is not looked up.
     #[serde(skip)]
     #[cfg_attr(feature = "schema", schemars(skip))]
     pub hides_plugins: bool,

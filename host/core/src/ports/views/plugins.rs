@@ -87,7 +87,8 @@ pub struct PluginView {
 }
 
 impl PluginView {
-    /// Whether it does not work as it should. Figures that add up don't show that.
+    /// A plugin with a message, or that failed or is degraded, does not work as it should. Figures that add up don't show
+    /// that.
     pub fn needs_attention(&self) -> bool {
         self.message.is_some() || matches!(self.state.as_str(), "failed" | "degraded")
     }

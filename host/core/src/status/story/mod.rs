@@ -32,6 +32,14 @@ pub struct PhaseTimes {
 /// The label by which an object names its queue.
 pub const QUEUE_LABEL: &str = "kueue.x-k8s.io/queue-name";
 
+/// The reason of a Job that is about to fail: its last pods are still ending.
+const FAILURE_TARGET: &str = "FailureTarget";
+
+/// A Job that fails before it ran counts as running until its last pods have ended, and that is no run.
+fn begins_run(status: &Status) -> bool {
+    status.phase == phase::RUNNING && status.reason != FAILURE_TARGET
+}
+
 /// Whether the object has ended: nothing of it continues.
 fn has_ended(state: &State) -> bool {
     state.status.terminal || matches!(state.change, Change::Gone | Change::Left)
@@ -61,8 +69,7 @@ impl PhaseTimes {
         let mut has_run = false;
         for (state, took) in state_spans(states, now_ms) {
             match state.status.phase.as_str() {
-                // A Job that fails before it ran counts as running until its last pods have ended.
-                phase::RUNNING if has_run || state.status.reason != "FailureTarget" => {
+                phase::RUNNING if has_run || begins_run(&state.status) => {
                     has_run = true;
                     times.running_ms += took;
                 }

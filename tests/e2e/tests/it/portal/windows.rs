@@ -116,7 +116,8 @@ async fn figures(scratch: &Scratch, portal: &str) -> Result<()> {
     ensure!(told == "Paused: by you", "{told}");
     let told = browser.script(press).await?;
     // A slow machine says how often the page looks.
-    ensure!(told.as_str().is_some_and(|told| told.starts_with("Live")), "{told}");
+    let is_live = |told: &str| told == "Live" || told.starts_with("Live, every ");
+    ensure!(told.as_str().is_some_and(is_live), "{told}");
     let back = serde_json::Value::from(all);
     until(WITHIN, "the plugin again", async || Ok((browser.script(cards).await? == back).then_some(())))
         .await?;

@@ -28,7 +28,7 @@ use self::documents::OwnerDocument;
 use self::first_failure::{IndexAttempts, PodFailures};
 pub use self::pod_end::{signal_name, signal_number};
 use super::events::EventView;
-use super::last_work_status;
+use super::{FAILURE_TARGET, last_work_status};
 use crate::state::{Change, ObjectRef, Seq, State, Status};
 use crate::status::phase;
 
@@ -347,7 +347,7 @@ pub(super) fn is_workload(object: &ObjectRef) -> bool {
 
 /// Whether the object has failed, but its last pods are still ending.
 fn is_failing(status: &Status) -> bool {
-    status.phase == phase::RUNNING && status.reason == "FailureTarget"
+    status.phase == phase::RUNNING && status.reason == FAILURE_TARGET
 }
 
 fn outcome_of(story: &ExplainedStates<'_>, status: &Status, last: &State) -> Outcome {

@@ -12,14 +12,15 @@ use super::{
 use crate::model::fault::shorten_text;
 use crate::state::{Change, Seq, State, Status};
 use crate::status::phase;
-use crate::status::story::{PhaseTimes, duration_text};
+use crate::status::story::{PhaseTimes, begins_run, duration_text};
 
 /// The most bytes of a message from the cluster: the sentence must fit a line.
 pub(super) const MESSAGE_BYTES: usize = 240;
 /// Shorter waits are not mentioned.
 const NOTED_MS: u64 = 1_000;
 
-/// `index_attempt` is the attempt of the index whose pod is the cause, if each index has a limit of its own.
+/// The claims of the sentence, in its order. `index_attempt` is the attempt of the index whose pod is the cause, if each
+/// index has a limit of its own.
 pub(super) fn claims_of(
     story: &ExplainedStates<'_>,
     owner: &OwnerDocument,
@@ -91,7 +92,7 @@ pub(super) fn join_claims(claims: &[SentenceClaim], doubt: &str) -> String {
 /// The state in which an object that says so first ran.
 fn first_run<'a>(story: &ExplainedStates<'a>) -> Option<&'a State> {
     let mut states = story.states.iter().map(|state| &**state);
-    states.find(|state| state.status.phase == phase::RUNNING && state.status.reason != "FailureTarget")
+    states.find(|state| begins_run(&state.status))
 }
 
 /// The clause that says how it ended, or what it waits for.
