@@ -539,7 +539,7 @@ async fn health_is_one_page_with_a_verdict() {
     {
         assert!(text.contains(words), "{words} is not in\n{text}");
     }
-    assert!(text.contains(" of 3 plugins</a> needs attention"), "what is wrong leads to its page: {text}");
+    assert!(text.contains(" of 3 plugins</a> need attention"), "what is wrong leads to its page: {text}");
 }
 
 #[tokio::test]
