@@ -32,10 +32,10 @@ kind of failure, and writes each history with its label into `tests/causes/histo
 held out. Those were not looked at while the rules were written. An explanation is right if its cause and outcome\n\
 are those of the label, and so are the pod, container, exit code and node where the label names them. Durations are\n\
 not judged. Other facts of a label are judged apart: who acted (`by`), the role of an init container or a sidecar, the\n\
-signal, causes of other pods (`also`), and the attempt. The field `also` of an explanation has pods alone, and no pods of\n\
-an object that succeeds. So it lacks a label's quota and suspension, which the sentence tells. No pod says which taint\n\
-removed it. Recorded histories are of Jobs, some made by a CronJob or in a queue of Kueue, of JobSets, of Kubeflow's TrainJobs,\n\
-and of RayJobs and RayClusters. Kueue, the controller of JobSets, Kubeflow's Trainer and KubeRay are those of their projects.\n\
+signal, causes of other pods (`also`), and the attempt. The field `also` of an explanation has pods alone, so it lacks a\n\
+label's quota and suspension, which the sentence tells. No pod says which taint removed it. Recorded histories are of Jobs,\n\
+some made by a CronJob or in a queue of Kueue, of JobSets, of Kubeflow's TrainJobs, and of RayJobs and RayClusters. Kueue, the\n\
+controller of JobSets, Kubeflow's Trainer and KubeRay are those of their projects.\n\
 The nodes have kubelets written for this: they run no container, and write what a kubelet writes. So no Ray runs, either. A\n\
 stand-in for the dashboards of Ray's heads tells KubeRay how each entrypoint goes.\n\n\
 No controller of Volcano or of Kubeflow's older PyTorchJobs is recorded here. Their histories are written and labelled by\n\

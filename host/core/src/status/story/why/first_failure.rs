@@ -91,37 +91,43 @@ impl<'a> PodFailures<'a> {
     /// within a second the order of the states decides.
     pub fn ends_in_order(self, story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Vec<PodFailure> {
         let mut ends: Vec<_> =
-            self.0.into_iter().map(|failure| failure.explain_end(story, documents)).collect();
+            self.0.into_iter().filter_map(|failure| failure.explain_end(story, documents)).collect();
         ends.sort_by_key(|failure| (failure.cause.at_ms / 1000, failure.cause.seq));
         ends
     }
 }
 
 impl FailureStates<'_> {
-    fn explain_end(self, story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> PodFailure {
+    /// Returns `None` if the pod came to a good end.
+    fn explain_end(self, story: &ExplainedStates<'_>, documents: &DocumentsBySeq) -> Option<PodFailure> {
         let pods = [self.first, self.last]
             .map(|state| documents.get(&state.seq).and_then(|document| PodDocument::read(document)));
         let requested = pods.iter().flatten().filter_map(pod_end::deletion_requested_ms);
         let requested_ms = requested.chain(self.deleting_ms).min();
-        let read = |state: &State, pod: Option<&PodDocument>| PodFailure {
-            cause: pod_end::end_cause(state, pod, requested_ms, story),
-            first_seq: self.first.seq,
-            completion_index: pod.and_then(PodDocument::completion_index),
-            index_failures: pod.and_then(PodDocument::index_failures),
+        let read = |state: &State, pod: Option<&PodDocument>| {
+            Some(PodFailure {
+                cause: pod_end::end_cause(state, pod, requested_ms, story)?,
+                first_seq: self.first.seq,
+                completion_index: pod.and_then(PodDocument::completion_index),
+                index_failures: pod.and_then(PodDocument::index_failures),
+            })
         };
         let [first_pod, last_pod] = &pods;
         let first = read(self.first, first_pod.as_ref());
         if self.first.seq == self.last.seq {
             return first;
         }
-        let last = read(self.last, last_pod.as_ref());
-        match (first.cause.kind, last.cause.kind) {
+        let (first, last) = match (first, read(self.last, last_pod.as_ref())) {
+            (Some(first), Some(last)) => (first, last),
+            (first, last) => return first.or(last),
+        };
+        Some(match (first.cause.kind, last.cause.kind) {
             (_, kind) if kind.is_disruption() => last,
             (CauseKind::Deleted | CauseKind::Unknown, kind) if kind != CauseKind::Deleted => last,
             // A container was restarted in place before, and this end is the decisive one.
             (_, kind) if self.last.status.terminal && kind != CauseKind::Deleted => last,
             _ => first,
-        }
+        })
     }
 }
 

@@ -264,7 +264,6 @@ impl<'a> ExplainedStates<'a> {
         let failures = PodFailures::of(self).ends_in_order(self, documents);
         let attempts = IndexAttempts::of(&failures);
         let (cause, also) = match outcome {
-            Outcome::Succeeded => (None, Vec::new()),
             _ if outcome == Outcome::Failed || is_failing(&status) => {
                 let (cause, also) = first_failure::of_failure(self, &status, &owner, failures, documents);
                 (Some(cause), also)
@@ -276,7 +275,8 @@ impl<'a> ExplainedStates<'a> {
             Outcome::Running if status.ready < status.total => {
                 (waits::unstarted_pods_cause(self, documents), first_failure::independent_causes(failures))
             }
-            Outcome::Running => (None, first_failure::independent_causes(failures)),
+            // What failed on the way says why there was another attempt.
+            Outcome::Running | Outcome::Succeeded => (None, first_failure::independent_causes(failures)),
             Outcome::Waiting | Outcome::Failed => self.explain_waiting(&owner, documents, failures),
         };
         let doubt = self.doubt_text(outcome, cause.as_ref());

@@ -12,23 +12,23 @@ const GREATEST_SIGNAL: i32 = 31;
 /// How much earlier than observed a container's end may be by the container's own clock.
 const CLOCK_TRUSTED_MS: u64 = 60_000;
 
-/// How a pod ended, by its document, or by its status if the document is missing. `requested_ms` is the time
-/// of the deletion request, by the pod's earliest state that has it.
+/// How a pod ended, by its document, or by its status if the document is missing; `None` if it came to a good end.
+/// `requested_ms` is the time of the deletion request, by the pod's earliest state that has it.
 pub(super) fn end_cause(
     state: &State,
     pod: Option<&PodDocument>,
     requested_ms: Option<u64>,
     story: &ExplainedStates<'_>,
-) -> Cause {
+) -> Option<Cause> {
     let status = last_work_status(state);
     let cause = match pod {
-        Some(pod) => of_document(state, &status, pod, requested_ms, story),
+        Some(pod) => of_document(state, &status, pod, requested_ms, story)?,
         None if state.change == Change::Gone && !status.terminal => deleted_cause(),
         None => of_status(&status),
     };
     let at_ms = if cause.at_ms > 0 { cause.at_ms } else { state.observed_ms };
     let object = is_pod(&state.object).then(|| (*state.object).clone());
-    Cause { object, at_ms, seq: state.seq, ..cause }
+    Some(Cause { object, at_ms, seq: state.seq, ..cause })
 }
 
 /// The cause as far as the status alone shows it. It names no container.
@@ -85,10 +85,10 @@ fn of_document(
     pod: &PodDocument,
     requested_ms: Option<u64>,
     story: &ExplainedStates<'_>,
-) -> Cause {
+) -> Option<Cause> {
     let node = pod.spec.node_name.clone();
     if let Some(cause) = disruption_cause(state, pod, story) {
-        return Cause { node, ..cause };
+        return Some(Cause { node, ..cause });
     }
     let failed = first_failed(pod, state.observed_ms);
     let is_deleted_first = match &failed {
@@ -96,14 +96,25 @@ fn of_document(
         None => deletion_requested_ms(pod).is_some() || state.change == Change::Gone,
     };
     if is_deleted_first {
-        return Cause { node, ..deleted_cause() };
+        return Some(Cause { node, ..deleted_cause() });
     }
     let cause = match (failed, stuck_container(pod)) {
         (Some(failed), _) => failed.as_cause(),
         (None, Some(stuck)) => stuck,
+        (None, None) if work_ended_ms(pod).is_some() && status.phase != phase::FAILED => return None,
         (None, None) => of_status(status),
     };
-    Cause { node, ..cause }
+    Some(Cause { node, ..cause })
+}
+
+/// When the last of the main containers ended; `None` while one of them has not ended. Afterwards the kubelet ends the
+/// sidecars, and that is no failure.
+fn work_ended_ms(pod: &PodDocument) -> Option<u64> {
+    let ends = pod.status.container_statuses.iter().map(|status| {
+        let end = status.state.terminated.as_ref()?;
+        Some(end.finished_at.as_deref().and_then(calendar::parse_rfc3339_ms).unwrap_or_default())
+    });
+    ends.collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
 /// The disruption that ended the pod: the cluster announced that it removes the pod, or the kubelet refused
@@ -235,11 +246,16 @@ struct FailedEnd<'a> {
 /// The container that failed first. Of those that failed in the same second, an init container comes first and a sidecar
 /// last: the kubelet ends sidecars after the others.
 fn first_failed(pod: &PodDocument, observed_ms: u64) -> Option<FailedEnd<'_>> {
+    let work_ended_ms = work_ended_ms(pod);
     let ends = all_containers(pod).filter_map(|(role, status)| {
         // A restarted container has its previous end in `lastState`.
         let before = status.last_state.terminated.as_ref().filter(|_| status.state.terminated.is_none());
         let end = status.state.terminated.as_ref().or(before).filter(|end| end.exit_code != 0)?;
         let finished = end.finished_at.as_deref().and_then(calendar::parse_rfc3339_ms);
+        let is_after_work = work_ended_ms.is_some_and(|work| finished.is_none_or(|at| at >= work));
+        if role == ContainerRole::Sidecar && is_after_work {
+            return None;
+        }
         let trusted = |at: &u64| *at <= observed_ms && observed_ms - at <= CLOCK_TRUSTED_MS;
         let finished_ms = finished.filter(trusted).unwrap_or(observed_ms);
         Some(FailedEnd { status, role, end, finished_ms })

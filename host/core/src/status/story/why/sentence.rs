@@ -7,7 +7,8 @@ use super::queue;
 use super::wait_times::{MeasuredWait, WaitReason, WaitTimes};
 use super::waits::{self, InterruptionKind, RunInterruption};
 use super::{
-    Cause, CauseKind, ExplainedStates, FailedContainer, Outcome, SentenceClaim, WhyView, last_work_status,
+    Cause, CauseKind, ContainerRole, ExplainedStates, FailedContainer, Outcome, SentenceClaim, WhyView,
+    last_work_status,
 };
 use crate::model::fault::shorten_text;
 use crate::state::{Change, Seq, State, Status};
@@ -234,13 +235,21 @@ fn interruption_clauses(
 fn end_clauses(scene: &ClauseScene<'_>, status: &Status, why: &WhyView) -> Vec<SentenceClaim> {
     let end = end_clause(scene, status, why)
         .map(|text| SentenceClaim::new(text, end_states(scene.story, status, why).into_iter().flatten()));
-    let others: Vec<_> = why.also.iter().map(in_short).collect();
+    // A sidecar is restarted on its own, and its end fails no pod.
+    let (sidecars, pods): (Vec<_>, Vec<_>) = why.also.iter().partition(|cause| is_about_sidecar(cause));
+    let words: Vec<_> = pods.iter().map(|cause| in_short(cause)).collect();
     let before = if why.cause.is_some() { "other pods" } else { "pods that failed" };
-    let others = (!others.is_empty()).then(|| {
-        let text = format!("{before}: {}", join_with_and(&others));
-        SentenceClaim::new(text, why.also.iter().map(|cause| cause.seq))
+    let others = (!pods.is_empty()).then(|| {
+        let text = format!("{before}: {}", join_with_and(&words));
+        SentenceClaim::new(text, pods.iter().map(|cause| cause.seq))
     });
-    end.into_iter().chain(others).collect()
+    let sidecars =
+        sidecars.into_iter().map(|cause| SentenceClaim::new(failure_clause(cause, scene), [cause.seq]));
+    end.into_iter().chain(others).chain(sidecars).collect()
+}
+
+fn is_about_sidecar(cause: &Cause) -> bool {
+    cause.container.as_ref().is_some_and(|container| container.role == ContainerRole::Sidecar)
 }
 
 /// The states that the clause about the end rests on: that of the cause, and that of the object itself.

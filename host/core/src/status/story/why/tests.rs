@@ -370,6 +370,63 @@ fn an_init_container_and_a_sidecar_are_told_apart() {
     assert_eq!(container(&with_sidecar).expect("a container").role, ContainerRole::Main);
 }
 
+fn succeeded_job() -> Value {
+    let conditions = json!([{"type": "Complete", "status": "True", "reason": "CompletionsReached"}]);
+    job(&json!({"startTime": "2026-01-01T00:00:01Z", "succeeded": 2, "conditions": conditions}))
+}
+
+#[test]
+fn a_job_that_succeeds_says_what_failed_on_its_way() {
+    let retried = two_run().at(9, &ended("a", 3, "Error", 9)).at(13, &succeeded_job()).why();
+    assert_eq!((retried.outcome, retried.cause), (Outcome::Succeeded, None));
+    assert!(retried.sentence.contains("succeeded, pods that failed: exit 3"), "{}", retried.sentence);
+    // The kubelet restarts a sidecar, and its pod comes to a good end.
+    let mut shipping = running("a");
+    shipping["spec"]["initContainers"] = json!([{"name": "log-shipper", "restartPolicy": "Always"}]);
+    let end =
+        json!({"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2026-01-01T00:00:09Z"}});
+    shipping["status"]["initContainerStatuses"] = json!([{"name": "log-shipper", "state": end}]);
+    let mut complete = pod("a", "Succeeded", &json!({"terminated": {"exitCode": 0, "reason": "Completed"}}));
+    complete["spec"] = shipping["spec"].clone();
+    let why = two_run().at(9, &shipping).at(12, &complete).at(13, &succeeded_job()).why();
+    assert!(
+        why.sentence
+            .ends_with("succeeded, sidecar log-shipper of pod a on node n1 ran out of memory (exit 137)"),
+        "{}",
+        why.sentence
+    );
+}
+
+#[test]
+fn a_sidecar_that_the_kubelet_ends_after_the_work_did_not_fail() {
+    let mut ending = pod(
+        "a",
+        "Running",
+        &json!({"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": "2026-01-01T00:00:09Z"}}),
+    );
+    ending["spec"]["initContainers"] = json!([{"name": "proxy", "restartPolicy": "Always"}]);
+    let end =
+        json!({"terminated": {"exitCode": 143, "reason": "Error", "finishedAt": "2026-01-01T00:00:09Z"}});
+    ending["status"]["initContainerStatuses"] = json!([{"name": "proxy", "state": end}]);
+    let complete = two_run().at(10, &ending).at(13, &succeeded_job()).why();
+    assert!(complete.sentence.ends_with("succeeded"), "{}", complete.sentence);
+    // The other worker's failure is the cause, though this pod has ended before it.
+    let failed = two_run()
+        .at(10, &ending)
+        .at(12, &ended("b", 7, "Error", 12))
+        .at(13, &failed_job("BackoffLimitExceeded", ""))
+        .why();
+    let cause = failed.cause.expect("a cause");
+    assert_eq!((cause.kind, cause.object.expect("a pod").name), (CauseKind::ExitCode, "b".to_owned()));
+    assert!(failed.also.is_empty(), "{}", failed.sentence);
+    // The kubelet fails a pod at its own deadline, though its program ends with 0.
+    let mut late = ending.clone();
+    late["status"]["phase"] = "Failed".into();
+    late["status"]["reason"] = "DeadlineExceeded".into();
+    let failed = two_run().at(10, &late).at(13, &failed_job("BackoffLimitExceeded", "")).why();
+    assert_eq!(failed.cause.expect("a cause").kind, CauseKind::Deadline, "{}", failed.sentence);
+}
+
 #[test]
 fn what_a_job_waits_for_is_said_with_its_duration() {
     let pending = |reason: &str, message: &str| {
