@@ -271,7 +271,7 @@ async fn deliver(recent: usize, rounds: usize) -> Result<()> {
 }
 
 /// A counted call takes fifty times as long as another, and a busy machine may stretch it further.
-fn unhurried() -> LimitsSpec {
+fn patient_limits() -> LimitsSpec {
     LimitsSpec { call: config::Duration(PATIENCE), ..LimitsSpec::default() }
 }
 
@@ -388,7 +388,7 @@ async fn audit(prepared: PreparedPaths, rounds: usize) -> Result<()> {
         });
         let backing = PluginServices { documents: Arc::new(journal.clone()), ..backing() };
         let grants = granted::grants(&settings, &manifest, folder.path(), backing).await?;
-        let plugin = component.make_plugin("audit", &unhurried(), grants)?;
+        let plugin = component.make_plugin("audit", &patient_limits(), grants)?;
         let states = journal.read(0, BACKLOG).await?;
         let batch: Vec<_> =
             states.into_iter().map(|state| StateDelivery { state, attempt: 1, resync: false }).collect();
@@ -437,7 +437,7 @@ async fn load_component(prepared: &PreparedPaths, name: &str) -> Result<PluginCo
 async fn guest(prepared: PreparedPaths, rounds: usize) -> Result<()> {
     let component = load_component(&prepared, "probe").await?;
     let grants = Arc::new(NoGrants::new(r#"{"command":"done"}"#));
-    let plugin = component.make_plugin("probe", &unhurried(), grants)?;
+    let plugin = component.make_plugin("probe", &patient_limits(), grants)?;
     let batch = deliveries(GUEST_BATCH, GUEST_BATCH);
     for _ in 0..rounds {
         let outcome = plugin.handle_batch(black_box(&batch)).await?;
